@@ -1,0 +1,67 @@
+# The project's verbs. Each makes what it needs: on a fresh machine `make demo` or `make test` is the only command.
+
+VENV ?= .venv
+PYTEST_ARGS ?=
+SUPPORTED = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+ifndef PYTHON
+PYTHON := $(shell for python in python3.11 python3 python3.12 python3.13; do \
+	$$python -c "$(SUPPORTED)" 2>/dev/null && echo $$python && break; done)
+endif
+
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install demo run test check format lint contracts types django bench docs clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(INSTALLED) ## make the virtual environment (PYTHON=python3.12 and VENV=… to choose)
+
+$(INSTALLED): requirements.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found: name one with PYTHON=/path/to/python"; exit 2; }
+	@"$(PYTHON)" -c "$(SUPPORTED)" || { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13"; exit 2; }
+	"$(PYTHON)" -m venv --clear "$(VENV)"
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch "$@"
+
+demo: $(INSTALLED) ## open the flash sale, send shoppers and scripts, print the report
+	@"$(BIN)/python" manage.py demo
+
+run: $(INSTALLED) ## the same site, left running until Ctrl-C
+	@"$(BIN)/python" manage.py demo --serve
+
+test: check ## all checks, then every test (PYTEST_ARGS="-k rates" to choose)
+	"$(BIN)/pytest" $(PYTEST_ARGS)
+
+check: lint contracts types django ## everything that is checked without running a test
+
+format: $(INSTALLED) ## rewrite the code in the house's form
+	"$(BIN)/ruff" check --fix-only --quiet .
+	"$(BIN)/ruff" format .
+
+lint: $(INSTALLED) ## formatting and lint
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/ruff" check .
+
+contracts: $(INSTALLED) ## who may import whom
+	@"$(BIN)/lint-imports"
+
+types: $(INSTALLED) ## mypy, strict
+	"$(BIN)/mypy"
+
+django: $(INSTALLED) ## system checks and missing migrations
+	"$(BIN)/python" manage.py check --fail-level WARNING
+	"$(BIN)/python" manage.py makemigrations --check --dry-run
+
+bench: $(INSTALLED) ## what one decision costs, against a bare script call
+	@"$(BIN)/python" benchmarks/decision.py
+
+docs: $(INSTALLED) ## links, headings and names of the documentation
+	"$(BIN)/pytest" tests/test_docs.py
+
+clean: ## remove what the verbs have made
+	rm -rf .venv build dist *.egg-info .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
