@@ -1,0 +1,1 @@
+"""The demo: a coupon shop that runs a flash sale behind `ratelimit_app`."""
