@@ -48,7 +48,7 @@ class Identifier:
     Write the identity of a line as the doors write it for a request.
 
     `ipv4_prefix`, `ipv6_prefix`: a client is its network of this size. `secret`: the key of digests.
-    A line without what is asked is counted by its client, and a client that is no address as the text it is.
+    A line without any of what is asked is counted by its client alone; a client that is no address is its own text.
     """
 
     sources: tuple[Source, ...]
@@ -63,16 +63,17 @@ class Identifier:
 
     def __call__(self, entry: Entry) -> str:
         """Give the identity of one line."""
-        return join(list(dict.fromkeys(self._part(source, entry) for source in self.sources)))
+        parts = [part for source in self.sources if (part := self._part(source, entry)) is not None]
+        return join(parts) if len(parts) == len(self.sources) else self._client(entry.client)
 
-    def _part(self, source: Source, entry: Entry) -> str:
+    def _part(self, source: Source, entry: Entry) -> str | None:
         if source.kind == "global":
-            return "global:all"
-        if source == AGENT and entry.user_agent is not None:
-            return observed(source, entry.user_agent, self.secret)
-        if source.kind in {"user", "user_or_ip"} and entry.user is not None:
-            return observed(Source("user"), entry.user, self.secret)
-        return self._client(entry.client)
+            return "global"
+        if source.kind == "ip":
+            return self._client(entry.client)
+        if source == AGENT:
+            return observed(AGENT, entry.user_agent, self.secret) if entry.user_agent else None
+        return observed(Source("user"), entry.user, self.secret) if entry.user else None
 
     def _client(self, client: str) -> str:
         address = parse_address(client)

@@ -239,6 +239,9 @@ def test_recording_of_any_bytes_accounts_for_every_line(lines):
         ("user+ip", entry(user="alice"), "user:alice+ip:203.0.113.9"),
         ("user+ip", entry(), "ip:203.0.113.9"),
         ("header:User-Agent", entry(), "ip:203.0.113.9"),
+        ("global", entry(), "global"),
+        ("global+ip", entry(), "global+ip:203.0.113.9"),
+        ("global+user", entry(), "ip:203.0.113.9"),
     ],
 )
 def test_identifier_of_a_line_writes_what_the_doors_write(key, asked, expected):
