@@ -1,0 +1,27 @@
+"""The app's wiring."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.signals import setting_changed
+
+
+class RatelimitAppConfig(AppConfig):
+    """Connect signals and register checks; nothing else happens at start-up."""
+
+    name = "ratelimit_app"
+    verbose_name = "Rate limiting"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from ratelimit_app import conf, snapshot_cache
+        from ratelimit_app.store import gateway
+
+        setting_changed.connect(conf.on_setting_changed, dispatch_uid="ratelimit_app.conf")
+        setting_changed.connect(gateway.on_setting_changed, dispatch_uid="ratelimit_app.gateway")
+        try:  # TEMPORARY until the modules have landed
+            from ratelimit_app import publishing, receivers
+        except ImportError:
+            return
+        snapshot_cache.publish_when_missing(publishing.publish_missing)
+        receivers.connect()

@@ -1,0 +1,204 @@
+"""The settings of `RATELIMIT_APP`, typed, each with its default; they follow `override_settings` at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from django.conf import settings
+
+from ratelimit_app.core.addresses import UNIX, NetworkSet, parse_network
+from ratelimit_app.core.headers import STYLES
+from ratelimit_app.core.keys import Keys
+from ratelimit_app.core.rules import FAILURE_POLICIES
+
+logger = logging.getLogger("ratelimit_app")
+
+Check = Callable[[Any], str | None]
+
+
+class Setting(NamedTuple):
+    """A default, a check that says what was expected of a bad value, and django-ratelimit's name for it."""
+
+    default: Any
+    check: Check
+    old: str = ""
+
+
+def _is(kind: type, expected: str) -> Check:
+    return lambda value: None if isinstance(value, kind) and type(value) in (kind, str) else expected
+
+
+def _one_of(choices: tuple[Any, ...]) -> Check:
+    return lambda value: None if value in choices else "one of " + ", ".join(map(repr, choices))
+
+
+def _between(low: float, high: float, kinds: tuple[type, ...] = (int, float)) -> Check:
+    def check(value: Any) -> str | None:
+        good = isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+        return None if good else f"a number from {low:,} to {high:,}"
+
+    return check
+
+
+def _or_none(inner: Check) -> Check:
+    return lambda value: None if value is None else inner(value)
+
+
+def _networks(value: Any) -> str | None:
+    expected = "a list of networks such as ['10.0.0.0/8'], and 'unix' for a peer on a unix socket"
+    if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
+        return expected
+    for text in value:
+        if text != UNIX:
+            try:
+                parse_network(text)
+            except (ValueError, AttributeError, TypeError):
+                return f"{expected}; {text!r} is none"
+    return None
+
+
+def _prefix(value: Any) -> str | None:
+    good = isinstance(value, str) and 0 < len(value) <= 20 and value.isascii() and value.isprintable()
+    return (
+        None
+        if good and not set("{} *?[") & set(value)
+        else "1 to 20 plain characters without braces or blanks"
+    )
+
+
+_BOOL, _TEXT = _is(bool, "True or False"), _is(str, "text")
+_WHOLE = (int,)
+
+SETTINGS: dict[str, Setting] = {
+    "ENABLED": Setting(True, _BOOL, "RATELIMIT_ENABLE"),
+    "CACHE": Setting("default", _TEXT, "RATELIMIT_USE_CACHE"),
+    "KEY_PREFIX": Setting("rl", _prefix),
+    "KEY_SECRET": Setting(None, _or_none(_TEXT)),
+    "TRUSTED_PROXIES": Setting([], _networks),
+    "CLIENT_IP_HEADER": Setting("X-Forwarded-For", _TEXT),
+    "IPV4_PREFIX": Setting(32, _between(1, 32, _WHOLE), "RATELIMIT_IPV4_MASK"),
+    "IPV6_PREFIX": Setting(64, _between(1, 128, _WHOLE), "RATELIMIT_IPV6_MASK"),
+    "DEVICE_HEADER": Setting("X-Device-Id", _TEXT),
+    "ON_FAILURE": Setting("open", _one_of(FAILURE_POLICIES), "RATELIMIT_FAIL_OPEN"),
+    "LOCAL_SHARE": Setting(1.0, _between(0, 1)),
+    "STORE_TIMEOUT": Setting(0.1, _between(0.001, 60)),
+    "BREAKER_THRESHOLD": Setting(3, _between(1, 1_000_000, _WHOLE)),
+    "BREAKER_COOLDOWN": Setting(1.0, _between(0.01, 3_600)),
+    "REFRESH_INTERVAL": Setting(1.0, _between(0.05, 3_600)),
+    "LOCAL_CACHE_SIZE": Setting(100_000, _between(0, 100_000_000, _WHOLE)),
+    "LOCAL_BLOCK_AFTER": Setting(None, _or_none(_between(1, 1_000_000, _WHOLE))),
+    "LOCAL_BLOCK_WINDOW": Setting(10, _between(0.001, 86_400)),
+    "LOCAL_BLOCK_PERIOD": Setting(300, _between(0.001, 86_400)),
+    "RAISE": Setting(False, _BOOL),
+    "HEADERS": Setting("both", _one_of(STYLES)),
+}
+
+
+class Problem(NamedTuple):
+    """A setting that cannot be used: its name as the project wrote it, the value, and what was expected."""
+
+    name: str
+    value: Any
+    expected: str
+
+
+class Conf:
+    """The live settings. Reading the first one reads all; a change of Django's settings forgets them."""
+
+    enabled: bool
+    cache: str
+    key_prefix: str
+    key_secret: bytes
+    keys: Keys
+    trusted_proxies: NetworkSet
+    trusts_unix: bool
+    client_ip_header: str
+    ipv4_prefix: int
+    ipv6_prefix: int
+    device_header: str
+    on_failure: str
+    local_share: float
+    store_timeout: float
+    breaker_threshold: int
+    breaker_cooldown: float
+    refresh_interval: float
+    local_cache_size: int
+    local_block_after: int | None
+    local_block_window: float
+    local_block_period: float
+    raise_: bool
+    headers: str | None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        values = self._read()
+        if name not in values:
+            raise AttributeError(f"RATELIMIT_APP has no setting {name.upper()!r}")
+        self.__dict__.update(values)
+        return values[name]
+
+    def forget(self) -> None:
+        """Read the settings anew at the next use."""
+        self.__dict__.clear()
+
+    def problems(self) -> list[Problem]:
+        """Give every setting that cannot be used, unknown keys included."""
+        given = _given()
+        if not isinstance(given, Mapping):
+            return [Problem("RATELIMIT_APP", given, "a dict")]
+        unknown = [
+            Problem(f"RATELIMIT_APP[{key!r}]", value, "one of " + ", ".join(SETTINGS))
+            for key, value in given.items()
+            if key not in SETTINGS
+        ]
+        return unknown + [problem for key in SETTINGS if (problem := _look_up(key)[1])]
+
+    def _read(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key in SETTINGS:
+            value, problem = _look_up(key)
+            if problem:
+                logger.error("%s is %r: expected %s. The default is used.", *problem)
+                value = SETTINGS[key].default
+            values[key.lower()] = value
+        values["raise_"] = values.pop("raise")
+        proxies = values["trusted_proxies"]
+        values["trusts_unix"] = UNIX in proxies
+        values["trusted_proxies"] = NetworkSet(parse_network(text) for text in proxies if text != UNIX)
+        secret = values["key_secret"] or settings.SECRET_KEY
+        values["key_secret"] = sha256(
+            b"ratelimit_app.key:" + str(secret).encode("utf-8", "surrogatepass")
+        ).digest()
+        values["keys"] = Keys(values["key_prefix"], values["key_secret"])
+        return values
+
+
+def _given() -> Any:
+    return getattr(settings, "RATELIMIT_APP", {})
+
+
+def _look_up(key: str) -> tuple[Any, Problem | None]:
+    default, check, old = SETTINGS[key]
+    given = _given()
+    name, value = f"RATELIMIT_APP[{key!r}]", default
+    if isinstance(given, Mapping) and key in given:
+        value = given[key]
+    elif old and hasattr(settings, old):
+        name, value = old, getattr(settings, old)
+        if old == "RATELIMIT_FAIL_OPEN":
+            value = "open" if value else "closed"
+    expected = check(value)
+    return value, Problem(name, value, expected) if expected else None
+
+
+conf = Conf()
+
+
+def on_setting_changed(*, setting: str, **_: Any) -> None:
+    """Forget what was read when a setting that counts has changed."""
+    if setting.startswith("RATELIMIT_") or setting in ("SECRET_KEY", "CACHES"):
+        conf.forget()

@@ -1,0 +1,1 @@
+"""The pure core: rates, identities, rules, algorithms and the flow of a decision. Standard library only."""

@@ -1,0 +1,106 @@
+"""Client addresses: which hop of a request is the client, and the network that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+UNIX = "unix"
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+@lru_cache(maxsize=16_384)
+def parse_address(text: str) -> Address | None:
+    """Read an address with an optional port, brackets or zone; IPv4 written inside IPv6 counts as IPv4."""
+    text = text.strip().strip('"')
+    if text.startswith("["):
+        host, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not _is_port(port)):
+            return None
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+        if not _is_port(":" + port):
+            return None
+    else:
+        host = text
+    try:
+        return unwrap(ip_address(host.partition("%")[0]))
+    except ValueError:
+        return None
+
+
+def _is_port(text: str) -> bool:
+    digits = text[1:]
+    return text[0] == ":" and digits.isascii() and digits.isdigit() and len(digits) <= 5
+
+
+def unwrap(address: Address) -> Address:
+    """Give the IPv4 address that a mapped or NAT64 address carries, else the address itself."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address in _NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def parse_network(text: str) -> Network:
+    """Read an address or a network; host bits are cut off. Raises ValueError."""
+    network = ip_network(text.strip(), strict=False)
+    if isinstance(network, IPv6Network) and network.prefixlen >= 96:
+        inner = unwrap(network.network_address)
+        if isinstance(inner, IPv4Address):
+            return IPv4Network((inner, network.prefixlen - 96))
+    return network
+
+
+def client_address(
+    peer: str, forwarded: Sequence[str], trusted: NetworkSet, trust_unix: bool
+) -> Address | None:
+    """
+    Walk from the peer to the left while the hops are trusted; the first hop that is not is the client.
+
+    `forwarded`: the values of the forwarding header, in order. A hop that cannot be read stops the walk at the
+    last one that could. None when the peer is a unix socket and nobody vouches for a better address.
+    """
+    client = parse_address(peer) if peer else None
+    if not (trust_unix if client is None else client in trusted):
+        return client
+    for hop in reversed([hop for value in forwarded for hop in value.split(",")]):
+        address = parse_address(hop)
+        if address is None:
+            break
+        client = address
+        if address not in trusted:
+            break
+    return client
+
+
+@lru_cache(maxsize=16_384)
+def network_text(address: Address, ipv4_prefix: int, ipv6_prefix: int) -> str:
+    """Write the network of an address at the configured prefix; a full-length prefix is not written."""
+    prefix = ipv4_prefix if address.version == 4 else ipv6_prefix
+    if prefix == address.max_prefixlen:
+        return str(address)
+    return str(ip_network((address, prefix), strict=False))
+
+
+class NetworkSet:
+    """Find whether an address lies in any of some networks: one dict look-up for each prefix length in use."""
+
+    def __init__(self, networks: Iterable[Network] = ()) -> None:
+        self._tables: dict[tuple[int, int], set[int]] = {}
+        for network in networks:
+            key = (network.version, network.max_prefixlen - network.prefixlen)
+            self._tables.setdefault(key, set()).add(int(network.network_address) >> key[1])
+
+    def __contains__(self, address: Address) -> bool:
+        number, version = int(address), address.version
+        return any(number >> shift in table for (v, shift), table in self._tables.items() if v == version)
+
+    def __bool__(self) -> bool:
+        return bool(self._tables)

@@ -1,0 +1,71 @@
+"""
+Redis keys: `<prefix>:<schema>:{<identity>}:<rule>`.
+
+The identity is the hash tag, so that all keys of one identity share a slot of Redis Cluster; its braces are
+escaped by `identity`. No key is longer than 200 bytes: what is long becomes a digest.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ratelimit_app.core.identity import digest
+
+SCHEMA = 1
+MAX_IDENTITY = 110
+MAX_NAME = 56
+
+
+class Keys:
+    """Build the keys of one prefix; `secret` keys the digests that stand for long parts."""
+
+    def __init__(self, prefix: str, secret: bytes) -> None:
+        self.secret = secret
+        self.root = f"{prefix}:{SCHEMA}"
+        self.snapshot = f"{self.root}:snapshot"
+        self.networks = f"{self.root}:networks"
+        self.network_changes = f"{self.root}:networks:changes"
+        self.marks = f"{self.root}:marks"
+        self.offenders = f"{self.root}:offenders"
+        self._head = f"{self.root}:{{".encode()
+
+    def log(self, identity: str, name: bytes) -> bytes:
+        """Key of a rule's log for an identity; `name` comes from `rule_name`."""
+        return b"%b%b}:%b" % (self._head, self._tag(identity), name)
+
+    def logs_pattern(self, identity: str) -> bytes:
+        """Glob of all logs of an identity."""
+        tag = b"".join(
+            b"\\" + byte if byte in b"*?[]\\^-" else byte for byte in _bytes_of(self._tag(identity))
+        )
+        return b"%b%b}:*" % (self._head, tag)
+
+    def mark(self, identity: str) -> bytes:
+        """Key of an identity's blacklist mark."""
+        return b"%b%b}!mark" % (self._head, self._tag(identity))
+
+    def offences(self, identity: str) -> bytes:
+        """Key of an identity's offences, a hash of `<second>|<rule>` to a count."""
+        return b"%b%b}!offences" % (self._head, self._tag(identity))
+
+    def _tag(self, identity: str) -> bytes:
+        if len(identity) <= MAX_IDENTITY and identity.isascii():
+            return identity.encode()
+        raw = identity.encode("utf-8", "surrogatepass")
+        return raw if len(raw) <= MAX_IDENTITY else digest(self.secret, "identity", identity).encode()
+
+    def rule_name(self, name: str, part: int = 0) -> bytes:
+        """Write a rule's name for its keys; `part` counts the rates of one rule."""
+        return _rule_name(name, part, self.secret)
+
+
+def _bytes_of(raw: bytes) -> list[bytes]:
+    return [raw[i : i + 1] for i in range(len(raw))]
+
+
+@lru_cache(maxsize=4_096)
+def _rule_name(name: str, part: int, secret: bytes) -> bytes:
+    raw = name.encode("utf-8", "surrogatepass")
+    if len(raw) > MAX_NAME or raw.startswith(b"~") or b"#" in raw:
+        raw = digest(secret, "rule", name).encode()
+    return raw + b"#%d" % part if part else raw

@@ -1,0 +1,78 @@
+"""Which rules a request meets, by what the router resolves; looked up once for each route, method and scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ratelimit_app.core.rules import METHODS, Rule
+from ratelimit_app.core.snapshot import Snapshot
+
+MAX_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """
+    What the router says of a path.
+
+    `view_name`: blank when the path leads nowhere. `path`: canonical. `is_drf`: its view has DRF's throttles.
+    `admin_root`: canonical path of the admin site when the view is one of its own, else blank.
+    """
+
+    view_name: str
+    path: str
+    is_drf: bool = False
+    admin_root: str = ""
+
+
+def canonical_path(path: str) -> str:
+    """Fold what spells the same place: letter case, doubled slashes, dot segments."""
+    parts: list[str] = []
+    for part in path.casefold().split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts) + ("/" if parts and path.endswith("/") else "")
+
+
+def select(snapshot: Snapshot, route: Route, method: str, *, scope: str, scopeless: bool) -> list[Rule]:
+    """Give the rules of a scope, and those without one when `scopeless`, that a request of this route meets."""
+    table = snapshot.routes
+    prefixes = table.get("prefixes")
+    if prefixes is None:
+        written = {rule.route for rule in snapshot.rules if rule.route.startswith("/")}
+        table["prefixes"] = prefixes = {prefix: canonical_path(prefix) for prefix in written}
+    hits = frozenset(text for text, prefix in prefixes.items() if _starts(route.path, prefix))
+    method = method if method in METHODS else "?"
+    key = (route.view_name, hits, method, scope, scopeless, route.admin_root)
+    rules = table.get(key)
+    if rules is None:
+        if len(table) > MAX_REMEMBERED:
+            table.clear()
+            table["prefixes"] = prefixes
+        scopes = {scope} - {""} | ({""} if scopeless else set())
+        table[key] = rules = [
+            rule
+            for rule in snapshot.rules
+            if rule.scope in scopes and rule.covers_method(method) and _covers_route(rule, route, hits)
+        ]
+    return rules  # type: ignore[no-any-return]
+
+
+def _starts(path: str, prefix: str) -> bool:
+    """A prefix that ends with a slash also stands for the same path without it."""
+    return path.startswith(prefix) or path + "/" == prefix
+
+
+def _covers_route(rule: Rule, route: Route, hits: frozenset[str]) -> bool:
+    """The admin site meets only the rules that name it."""
+    if route.admin_root and not _names_admin(rule.route, route.admin_root):
+        return False
+    return not rule.route or rule.route == route.view_name or rule.route in hits
+
+
+def _names_admin(route: str, admin_root: str) -> bool:
+    return bool(route) and (
+        not route.startswith("/") or canonical_path(route).startswith(admin_root.rstrip("/"))
+    )

@@ -1,0 +1,27 @@
+"""The exceptions that a project may meet."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+
+from ratelimit_app.core.decision import Decision
+from ratelimit_app.core.evaluation import StoreUnavailable
+
+
+class Ratelimited(PermissionDenied):
+    """
+    A request that a decorator turned away under `RAISE`; the middleware answers it with 429, 403 or 503.
+
+    `decision`: why.
+    """
+
+    def __init__(self, decision: Decision | None = None) -> None:
+        super().__init__("" if decision is None else f"{decision.verdict}: {decision.reason}")
+        self.decision = decision
+
+
+class LimitError(ImproperlyConfigured, ValueError):
+    """A decorator or throttle that cannot be made; the message says what was given, expected, and what to do."""
+
+
+__all__ = ["LimitError", "Ratelimited", "StoreUnavailable"]

@@ -1,0 +1,346 @@
+"""The functions of the app, and what all its doors share: one flow from a request to a decision that is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ratelimit_app import engine, offences, snapshot_cache
+from ratelimit_app.conf import conf
+from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
+from ratelimit_app.core.decision import Decision, Reason, Verdict
+from ratelimit_app.core.evaluation import (
+    ALLOWLISTED,
+    DISABLED,
+    NO_RULE,
+    RETRY_UNAVAILABLE,
+    Ask,
+    Flow,
+    Memory,
+    Need,
+    StoreUnavailable,
+    evaluate,
+    offences_of,
+    refund_call,
+)
+from ratelimit_app.core.identity import parse_custom, split
+from ratelimit_app.core.matching import select
+from ratelimit_app.core.rates import parse_rates
+from ratelimit_app.core.rules import Rule, check_limits
+from ratelimit_app.core.snapshot import EMPTY, Snapshot
+from ratelimit_app.requests import facts_of
+from ratelimit_app.signals import request_denied
+from ratelimit_app.store.connection import client, unavailable
+
+NO_SNAPSHOT = Decision(
+    False, Verdict.UNAVAILABLE, Reason.STORE_UNAVAILABLE, retry_after=RETRY_UNAVAILABLE, degraded=True
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """
+    What one door decides.
+
+    `rules`: its own; None: the snapshot's of `scope`, and those without a scope when `scopeless`.
+    `users`: which rules and marks: `all` at once, `none` of those that need the user, or `only` those.
+    `late_user`: whether a denial may still ask whether the user is on the allowlist.
+    """
+
+    sender: Any
+    rules: list[Rule] | None = None
+    scope: str = ""
+    scopeless: bool = True
+    users: str = "all"
+    late_user: bool = False
+    units: int = 1
+    look: bool = False
+
+
+def pass_door(facts: Any, door: Door) -> Flow:
+    """Decide what a door decides, and keep it: for later doors, the offences and the signal."""
+    if not conf.enabled:
+        return DISABLED
+    snapshot, known = EMPTY, True
+    try:
+        snapshot = yield Need("snapshot")
+    except StoreUnavailable:
+        known = False
+        if conf.on_failure == "closed" and not _spared(facts, door):
+            return (yield from _conclude(facts, door, NO_SNAPSHOT))
+    decision = yield from evaluate(_ask(facts, door, snapshot))
+    if not known and door.rules is None:
+        decision = replace(decision, degraded=True)
+    return (yield from _conclude(facts, door, decision))
+
+
+def _spared(facts: Any, door: Door) -> bool:
+    """Rules in code need no snapshot, and the admin site stays reachable."""
+    return door.rules is not None or bool(facts.route.admin_root)
+
+
+def _ask(facts: Any, door: Door, snapshot: Snapshot) -> Ask:
+    rules = door.rules
+    if rules is None:
+        method = facts.request.method or "GET"
+        rules = select(snapshot, facts.route, method, scope=door.scope, scopeless=door.scopeless)
+    if door.users != "all":
+        rules = [rule for rule in rules if rule.needs_user == (door.users == "only")]
+    return Ask(
+        rules=rules,
+        facts=facts,
+        snapshot=snapshot,
+        keys=conf.keys,
+        now_us=snapshot_cache.now_us(),
+        with_user=door.users != "none",
+        late_user=door.late_user,
+        exempt=door.rules is None and bool(snapshot.rules) and bool(facts.route.admin_root),
+        units=door.units,
+        look=door.look,
+        on_failure=conf.on_failure,
+        frozen_now=snapshot_cache.frozen_now(),
+        memory=facts.memory,
+    )
+
+
+def _conclude(facts: Any, door: Door, decision: Decision) -> Flow:
+    memory: Memory = facts.memory
+    if decision is ALLOWLISTED:
+        memory.allowlisted = True
+    if decision.allowed or door.look:
+        return decision
+    first = memory.denied is None
+    memory.denied = decision
+    if first:
+        offences.record(offences_of(decision))
+    arguments = {"request": getattr(facts, "request", None), "decision": decision}
+    yield engine.Announce(request_denied, door.sender, arguments)
+    return decision
+
+
+def check(request: Any, *, scope: str | None = None, cost: int = 1) -> Decision:
+    """
+    Decide a request by the lists and the rules of `scope` and those without one, charging them once.
+
+    `cost`: units that the request is worth in all; what earlier doors have charged counts towards it.
+    """
+    facts = facts_of(request)
+    return engine.run(pass_door(facts, _check_door(scope, cost)), facts)
+
+
+async def acheck(request: Any, *, scope: str | None = None, cost: int = 1) -> Decision:
+    """Like check, for async code."""
+    facts = facts_of(request)
+    return await engine.arun(pass_door(facts, _check_door(scope, cost)), facts)
+
+
+def _check_door(scope: str | None, cost: int) -> Door:
+    return Door(sender=check, scope=scope or "", units=_whole(cost))
+
+
+def _whole(cost: int) -> int:
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
+        raise ValueError(
+            f"cost={cost!r} is not a cost: expected a whole number from 0. 0 looks without charging."
+        )
+    return cost
+
+
+class IdentityFacts:
+    """The facts of an identity that code names: itself."""
+
+    __slots__ = ("address", "identity", "memory", "request")
+
+    def __init__(self, identity: str) -> None:
+        self.identity = canonical(identity)
+        self.request = None
+        self.memory = Memory()
+        self.address: Address | None = None
+        if self.identity.startswith("ip:"):
+            self.address = parse_address(identity.partition(":")[2].partition("/")[0])
+
+    def user_identity(self) -> str | None:
+        """The identity itself when it is a user's."""
+        return next((part for part in split(self.identity) if part.startswith("user:")), None)
+
+    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+        """Nothing: all is known."""
+        return ()
+
+    def rule_identity(self, rule: Rule) -> str:
+        """The identity itself."""
+        return self.identity
+
+    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+        """Its parts that may be blacklisted."""
+        parts = [part for part in split(self.identity) if snapshot.is_marked(part)]
+        if self.address is not None and f"ip:{self.address}" not in parts and "ip" in snapshot.marked_kinds:
+            parts.append(f"ip:{self.address}")
+        return parts
+
+
+def canonical(identity: str) -> str:
+    """
+    Write an identity as the doors write it: an address as its network, secret values as digests.
+
+    Raises ValueError when it is no text, is empty, or names an address that is none.
+    """
+    if not isinstance(identity, str) or not identity:
+        raise ValueError(f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'.")
+    return _canonical(identity, conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
+
+
+@lru_cache(maxsize=16_384)
+def _canonical(identity: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int) -> str:
+    if identity == "global":
+        return identity
+    if "+" in identity and all(":" in part for part in identity.split("+")):
+        return "+".join(_canonical(part, secret, ipv4_prefix, ipv6_prefix) for part in identity.split("+"))
+    if identity.startswith("ip:") and identity != "ip:unknown":
+        text = identity[3:]
+        address = parse_address(text)
+        if address is not None:
+            return "ip:" + network_text(address, ipv4_prefix, ipv6_prefix)
+        try:
+            return f"ip:{parse_network(text)}"
+        except ValueError as error:
+            raise ValueError(
+                f"{identity!r} names no address: expected one such as 'ip:203.0.113.9'."
+            ) from error
+    return parse_custom(identity, secret)
+
+
+@lru_cache(maxsize=4_096)
+def code_rule(group: str, rate: str, algorithm: str, burst: int | None, slot: str) -> Rule:
+    """Make the rule of a call in code. Raises RateError or RuleError."""
+    rates = parse_rates(rate)
+    check_limits(rates, algorithm, 1)
+    return Rule(name=group, slot=slot, rates=rates, algorithm=algorithm, burst=burst)
+
+
+def _acquire_door(sender: Any, group: str, rate: str, algorithm: str, burst: int | None, cost: int) -> Door:
+    if not group or not isinstance(group, str):
+        raise ValueError(f"group={group!r}: expected a name for what is limited, such as 'login'.")
+    rule = code_rule(group, rate, algorithm, burst, f"@{group}")
+    return Door(sender=sender, rules=[rule], units=_whole(cost), look=sender is peek or cost == 0)
+
+
+def acquire(
+    identity: str,
+    rate: str | None,
+    *,
+    group: str,
+    algorithm: str = "sliding_window",
+    cost: int = 1,
+    burst: int | None = None,
+) -> Decision:
+    """
+    Take `cost` units of a rate for an identity, if they are there; decided by Redis in one trip.
+
+    `identity`: text such as `user:42` or `ip:203.0.113.9`. `rate`: such as `5/s`; None: no limit.
+    `group`: what is limited; identities are counted for each group on its own.
+    Raises ValueError for a bad identity, rate, group or cost.
+    """
+    if rate is None:
+        return NO_RULE
+    facts = IdentityFacts(identity)
+    return engine.run(pass_door(facts, _acquire_door(acquire, group, rate, algorithm, burst, cost)), facts)
+
+
+async def aacquire(
+    identity: str,
+    rate: str | None,
+    *,
+    group: str,
+    algorithm: str = "sliding_window",
+    cost: int = 1,
+    burst: int | None = None,
+) -> Decision:
+    """Like acquire, for async code."""
+    if rate is None:
+        return NO_RULE
+    facts = IdentityFacts(identity)
+    return await engine.arun(
+        pass_door(facts, _acquire_door(acquire, group, rate, algorithm, burst, cost)), facts
+    )
+
+
+def peek(
+    identity: str,
+    rate: str | None,
+    *,
+    group: str,
+    algorithm: str = "sliding_window",
+    cost: int = 1,
+    burst: int | None = None,
+) -> Decision:
+    """Tell what acquire would answer, charging nothing. Arguments and errors are those of acquire."""
+    if rate is None:
+        return NO_RULE
+    facts = IdentityFacts(identity)
+    return engine.run(pass_door(facts, _acquire_door(peek, group, rate, algorithm, burst, cost)), facts)
+
+
+async def apeek(
+    identity: str,
+    rate: str | None,
+    *,
+    group: str,
+    algorithm: str = "sliding_window",
+    cost: int = 1,
+    burst: int | None = None,
+) -> Decision:
+    """Like peek, for async code."""
+    if rate is None:
+        return NO_RULE
+    facts = IdentityFacts(identity)
+    return await engine.arun(
+        pass_door(facts, _acquire_door(peek, group, rate, algorithm, burst, cost)), facts
+    )
+
+
+def refund(decision: Decision) -> int:
+    """
+    Give back what a decision charged: each charge once, and nothing after its window.
+
+    Returns the units given back: 0 for a denied or refunded decision, and when Redis cannot answer.
+    """
+    return engine.run(_refund(decision))
+
+
+async def arefund(decision: Decision) -> int:
+    """Like refund, for async code."""
+    return await engine.arun(_refund(decision))
+
+
+def _refund(decision: Decision) -> Any:
+    charges, decision.charges[:] = list(decision.charges), []
+    if not charges:
+        return 0
+    try:
+        return (yield refund_call(charges, snapshot_cache.frozen_now()))
+    except StoreUnavailable:
+        return 0
+
+
+def reset(identity: str) -> int:
+    """
+    Forget all that is counted for an identity, under every rule and group. Returns the number of logs deleted.
+
+    Walks the keyspace with SCAN: meant for people and tests, not for requests. Raises StoreUnavailable.
+    """
+    pattern = conf.keys.logs_pattern(canonical(identity))
+    deleted = 0
+    with unavailable():
+        redis = client()
+        for key in redis.scan_iter(match=pattern, count=1_000):
+            deleted += int(redis.unlink(key))
+    return deleted
+
+
+async def areset(identity: str) -> int:
+    """Like reset, for async code."""
+    return await asyncio.to_thread(reset, identity)

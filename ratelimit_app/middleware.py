@@ -1,0 +1,84 @@
+"""The middleware: the lists and the rules without a scope, before the view is called; the headers afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from ratelimit_app import engine
+from ratelimit_app.core.decision import Decision
+from ratelimit_app.core.evaluation import Flow
+from ratelimit_app.exceptions import Ratelimited
+from ratelimit_app.limiter import Door, pass_door
+from ratelimit_app.requests import RequestFacts, facts_of
+from ratelimit_app.responses import add_headers, denial
+
+
+class RateLimitMiddleware:
+    """
+    Decide each request by the lists and the rules without a scope; put it after AuthenticationMiddleware.
+
+    Rules and marks that need the user come second, when all others have let the request pass; those of a DRF view
+    are left to its `RuleThrottle`.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if self.is_async:
+            return self.__acall__(request)
+        facts = _facts(request)
+        decision = engine.run(self._flow(facts), facts)
+        response = self.get_response(request) if decision.allowed else _denial(facts, decision)
+        return _finished(facts, response)
+
+    async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
+        facts = _facts(request)
+        decision = await engine.arun(self._flow(facts), facts)
+        response = await self.get_response(request) if decision.allowed else _denial(facts, decision)
+        return _finished(facts, response)
+
+    def _flow(self, facts: RequestFacts) -> Flow:
+        """First what needs no user; then, unless the view is DRF's, what does."""
+        sender, is_drf = type(self), facts.route.is_drf
+        decision = yield from pass_door(facts, Door(sender=sender, users="none", late_user=not is_drf))
+        if decision.allowed and not is_drf and not facts.memory.allowlisted:
+            later = yield from pass_door(facts, Door(sender=sender, users="only"))
+            decision = later if later.rule or not later.allowed else decision
+        return decision
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
+        """Answer a decorator's `Ratelimited` with 429, whatever handler403 would say."""
+        if isinstance(exception, Ratelimited) and exception.decision is not None:
+            return denial(request, exception.decision, as_json=facts_of(request).route.is_drf)
+        return None
+
+
+def _facts(request: HttpRequest) -> RequestFacts:
+    if not hasattr(request, "limited"):
+        request.limited = False  # type: ignore[attr-defined]
+    return facts_of(request)
+
+
+def _denial(facts: RequestFacts, decision: Decision) -> HttpResponseBase:
+    return denial(facts.request, decision, as_json=facts.route.is_drf)
+
+
+def _finished(facts: RequestFacts, response: HttpResponseBase) -> HttpResponseBase:
+    """A `Ratelimited` that somebody turned into a plain 403 on its way becomes the answer that it stands for."""
+    if facts.raised is not None and response.status_code == HTTPStatus.FORBIDDEN:
+        response = _denial(facts, facts.raised)
+    add_headers(response, facts.memory)
+    return response

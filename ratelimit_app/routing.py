@@ -1,0 +1,43 @@
+"""Where a request goes, by what the router resolves; remembered for each path."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, Resolver404, ResolverMatch, resolve, reverse
+from django.utils.translation import get_language
+
+from ratelimit_app.core.matching import Route, canonical_path
+
+
+def route_of(request: HttpRequest) -> Route:
+    """Give the route of a request, before or after Django has resolved it."""
+    urlconf = getattr(request, "urlconf", None) or settings.ROOT_URLCONF
+    return _route(urlconf, request.path_info, get_language())
+
+
+@lru_cache(maxsize=2_048)
+def _route(urlconf: Any, path: str, _language: str | None) -> Route:
+    """Resolve a path once; the language counts, since `i18n_patterns` resolve by it."""
+    canonical = canonical_path(path)
+    try:
+        match = resolve(path, urlconf)
+    except Resolver404:
+        return Route("", canonical)
+    view_class = getattr(match.func, "cls", None)
+    return Route(
+        match.view_name, canonical, hasattr(view_class, "get_throttles"), _admin_root(match, urlconf)
+    )
+
+
+def _admin_root(match: ResolverMatch, urlconf: Any) -> str:
+    if "admin" not in match.app_names:
+        return ""
+    namespace = ":".join(match.namespaces[: match.app_names.index("admin") + 1])
+    try:
+        return canonical_path(reverse(f"{namespace}:index", urlconf))
+    except NoReverseMatch:
+        return canonical_path(match.route)

@@ -1,0 +1,189 @@
+"""What this process knows of rules and lists: refreshed beside the requests, never from the database."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ratelimit_app.background import Periodic
+from ratelimit_app.conf import conf
+from ratelimit_app.core.access_lists import NetworkTable
+from ratelimit_app.core.evaluation import StoreUnavailable
+from ratelimit_app.core.snapshot import EMPTY, Snapshot, load
+from ratelimit_app.store.connection import client, unavailable
+
+logger = logging.getLogger("ratelimit_app")
+
+
+class SnapshotCache:
+    """
+    The newest snapshot that this process has, at most `REFRESH_INTERVAL` seconds behind Redis while Redis answers.
+
+    The last good one is kept when Redis is away. `on_missing` is called, in a thread of its own, when Redis has
+    none: it publishes from the database.
+    """
+
+    def __init__(self) -> None:
+        self.on_missing: Callable[[], object] | None = None
+        self._periodic = Periodic("refresh", self._tick, lambda: conf.refresh_interval)
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing, as at the start of a process."""
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._networks_version = ""
+        self._clock_offset = time.time() - time.monotonic()
+        self._tried = threading.Event()
+        self._publishing: threading.Thread | None = None
+        self._override: Snapshot | None = None
+        self.shift_us = 0
+        self._reported: set[str] = set()
+        self.refreshed_at = 0.0
+
+    def after_fork(self) -> None:
+        """Give a child locks of its own; what its parent knew is still true."""
+        self._lock, self._publishing = threading.Lock(), None
+
+    def now_us(self) -> int:
+        """The Redis clock as this process knows it, in microseconds since the epoch."""
+        return int((time.monotonic() + self._clock_offset) * 1_000_000) + self.shift_us
+
+    def frozen_now(self) -> int | None:
+        """A time for the scripts while tests travel; None in production, where Redis is the only clock."""
+        return self.now_us() if self.shift_us else None
+
+    def travel(self, seconds: float) -> None:
+        """Move the clock of this process's decisions by some seconds from where it is (for tests)."""
+        self.shift_us += round(seconds * 1_000_000)
+
+    def known(self) -> Snapshot | None:
+        """Give the snapshot without waiting, None when this process has none yet."""
+        self._periodic.start()
+        return self._override or self._snapshot
+
+    def current(self) -> Snapshot:
+        """Give the snapshot; the first request waits `STORE_TIMEOUT` for it. Raises StoreUnavailable for none."""
+        found = self.known()
+        if found is None:
+            self._tried.wait(conf.store_timeout)
+            found = self.known()
+        if found is None:
+            raise StoreUnavailable("this process has no snapshot of the rules yet")
+        return found
+
+    def override(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """Decide by this snapshot instead (for tests), None: by the real one again. Gives the one before."""
+        before, self._override = self._override, snapshot
+        return before
+
+    def _tick(self) -> None:
+        try:
+            self.refresh()
+        finally:
+            if self._publishing is None:
+                self._tried.set()
+
+    def refresh(self) -> Snapshot | None:
+        """Ask Redis for a newer version now; gives None when Redis has none. Raises StoreUnavailable."""
+        with self._lock, unavailable():
+            pipe = client().pipeline(transaction=False)
+            pipe.time()
+            pipe.hmget(conf.keys.snapshot, "version", "networks")
+            (seconds, micros), (version, networks) = pipe.execute()
+            self._clock_offset = seconds + micros / 1_000_000 - time.monotonic()
+            if version is None:
+                self._have_published()
+                return None
+            if self._snapshot is None or self._snapshot.version != version.decode():
+                self._load()
+            if networks is not None and self._networks_version != networks.decode():
+                self._load_networks(networks.decode())
+            self.refreshed_at = time.monotonic()
+        return self._snapshot
+
+    def _load(self) -> None:
+        body: Any = client().hget(conf.keys.snapshot, "body")
+        table = self._snapshot.networks if self._snapshot else EMPTY.networks
+        try:
+            self._snapshot = load(body or b"null", table, self._report)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._report("the snapshot", error)
+
+    def _load_networks(self, version: str) -> None:
+        """Apply what changed since our version; read all when that is not known any more."""
+        table = self._snapshot.networks if self._snapshot else NetworkTable()
+        changes = self._changes_since(version)
+        if changes is None:
+            table = NetworkTable()
+            changes = [{"set": dict(client().hgetall(conf.keys.networks)), "del": []}]
+        for change in changes:
+            for cidr, expires in change["set"].items():
+                text = cidr.decode() if isinstance(cidr, bytes) else cidr
+                try:
+                    table.set(text, int(expires))
+                except ValueError as error:
+                    self._report(f"network {text!r}", error)
+            for cidr in change["del"]:
+                table.discard(cidr)
+        self._networks_version = version
+        if self._snapshot and self._snapshot.networks is not table:
+            self._snapshot = replace(self._snapshot, networks=table, routes=self._snapshot.routes)
+
+    def _changes_since(self, version: str) -> list[dict[str, Any]] | None:
+        epoch, _, counter = version.partition(":")
+        ours, _, known = self._networks_version.partition(":")
+        if epoch != ours or not known.isdigit() or not counter.isdigit() or int(counter) <= int(known):
+            return None
+        wanted = range(int(known) + 1, int(counter) + 1)
+        rows = client().lrange(conf.keys.network_changes, -len(wanted), -1)
+        changes = [json.loads(row) for row in rows]
+        return changes if [change.get("n") for change in changes] == list(wanted) else None
+
+    def _have_published(self) -> None:
+        """Let the database be published, unless somebody in this process is at it."""
+        if self.on_missing and (self._publishing is None or not self._publishing.is_alive()):
+            self._publishing = threading.Thread(
+                target=self._publish, args=(self.on_missing,), name="ratelimit_app.publish", daemon=True
+            )
+            self._publishing.start()
+
+    def _publish(self, publish: Callable[[], object]) -> None:
+        try:
+            publish()
+            self.refresh()
+        except Exception as error:
+            self._report("publishing from the database", error)
+        finally:
+            self._tried.set()
+
+    def _report(self, what: str, error: Exception) -> None:
+        """Log a fault once, not at every refresh."""
+        text = f"{what}: {error}"
+        if text not in self._reported and len(self._reported) < 1_000:
+            self._reported.add(text)
+            logger.error("ratelimit.entry_disabled %s is left out: %s", what, error)
+
+
+_cache = SnapshotCache()
+known, current, now_us = _cache.known, _cache.current, _cache.now_us
+frozen_now, travel = _cache.frozen_now, _cache.travel
+refresh, override, forget = _cache.refresh, _cache.override, _cache.forget
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_cache.after_fork)
+
+
+def publish_when_missing(publish: Callable[[], object]) -> None:
+    """Set what publishes from the database when Redis has no snapshot."""
+    _cache.on_missing = publish
+
+
+def age() -> float:
+    """Seconds since this process last heard from Redis what the newest version is."""
+    return time.monotonic() - _cache.refreshed_at

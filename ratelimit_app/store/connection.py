@@ -1,0 +1,235 @@
+"""
+Connections of the limiter's own, made from a django-redis alias.
+
+django-redis keys its pools by URL alone and redis-py's timeouts are not a limiter's, so the alias's location and
+options are given to the alias's own connection factory class with a pool registry and timeouts of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import redis
+import redis.asyncio
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+from redis.backoff import NoBackoff
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.retry import Retry
+
+from ratelimit_app.conf import conf
+from ratelimit_app.core.evaluation import StoreUnavailable
+
+BACKEND = "django_redis.cache.RedisCache"
+POLL_AFTER = 1.0
+MAX_CONNECTING = 32
+_clients: dict[tuple[str, int], Any] = {}
+
+
+def client(alias: str | None = None) -> redis.Redis:
+    """
+    Give the redis-py client of an alias (default: `CACHE`) with the limiter's timeouts and no retries.
+
+    Raises StoreUnavailable when the alias is not a django-redis cache: a request must not become a 500 for that.
+    """
+    alias = alias or conf.cache
+    found = _clients.get((alias, os.getpid()))
+    if found is None:
+        try:
+            found = _clients[(alias, os.getpid())] = _connect(alias)
+        except (ImproperlyConfigured, ImportError, ValueError, TypeError, KeyError) as error:
+            raise StoreUnavailable(f"the cache alias {alias!r} gives no Redis client: {error}") from error
+    return found  # type: ignore[no-any-return]
+
+
+def _connect(alias: str) -> Any:
+    cache = settings.CACHES.get(alias)
+    if cache is None or cache.get("BACKEND") != BACKEND:
+        raise ImproperlyConfigured(f"CACHES[{alias!r}] is no {BACKEND}")
+    options = dict(cache.get("OPTIONS", {}))
+    pool_options = dict(options.get("CONNECTION_POOL_KWARGS", {}))
+    pool_options |= {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
+    pool_options |= {"socket_timeout": conf.store_timeout, "socket_connect_timeout": conf.store_timeout}
+    options |= {"CONNECTION_POOL_KWARGS": pool_options, "SOCKET_TIMEOUT": conf.store_timeout}
+    options |= {"SOCKET_CONNECT_TIMEOUT": conf.store_timeout, "REDIS_CLIENT_KWARGS": {}}
+    path = options.get("CONNECTION_FACTORY") or getattr(
+        settings, "DJANGO_REDIS_CONNECTION_FACTORY", "django_redis.pool.ConnectionFactory"
+    )
+    factory = type("LimiterConnectionFactory", (import_string(path),), {"_pools": {}})
+    location = cache["LOCATION"]
+    url = location.split(",")[0] if isinstance(location, str) else location[0]
+    made = factory(options).connect(url)
+    made.connection_pool.connection_kwargs.update(pool_options)
+    return made
+
+
+def connection_kwargs(alias: str) -> tuple[type, dict[str, Any]]:
+    """Give the class and the arguments of an alias's connections."""
+    pool = client(alias).connection_pool
+    return pool.connection_class, dict(pool.connection_kwargs)
+
+
+def forget() -> None:
+    """Make connections anew at the next use: settings have changed, or this process is a fork."""
+    _clients.clear()
+
+
+@contextmanager
+def unavailable() -> Iterator[None]:
+    """Turn whatever goes wrong with Redis into one StoreUnavailable."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        fail(error)
+
+
+def fail(error: BaseException) -> NoReturn:
+    """Raise StoreUnavailable for an error of redis-py or the operating system."""
+    raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+class Connections:
+    """
+    Idle connections of one process, last in first out; each call has one deadline for all that it waits for.
+
+    A connection idle for up to a second is taken as alive; an older one is polled first. New ones are made in a
+    thread, so that name resolution, connecting and the handshake cannot take a request past its deadline; one
+    that arrives too late is kept for the next request.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._idle: deque[tuple[Any, float]] = deque()
+        self._connecting = threading.BoundedSemaphore(MAX_CONNECTING)
+
+    def execute(self, command: bytes, deadline: float) -> Any:
+        """
+        Send one packed command and give its reply, bytes undecoded.
+
+        `deadline`: on the monotonic clock, seconds. Raises StoreUnavailable, or ResponseError for the server's
+        own answers. A connection with an unread reply never goes back among the idle.
+        """
+        try:
+            connection, fresh = self._take(deadline)
+            return self._exchange(connection, command, deadline if fresh else None)
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
+                raise
+            fail(error)
+
+    def _exchange(self, connection: Any, command: bytes, deadline: float | None) -> Any:
+        try:
+            connection.send_packed_command((command,), check_health=False)
+            if deadline is None:
+                reply = connection.read_response(disable_decoding=True)
+            else:
+                left = max(deadline - time.monotonic(), 0.001)
+                reply = connection.read_response(disable_decoding=True, timeout=left)
+        except ResponseError as error:
+            if isinstance(error, ReadOnlyError):
+                self._drop(connection)
+            else:
+                self._idle.append((connection, time.monotonic()))
+            raise
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._idle.append((connection, time.monotonic()))
+        return reply
+
+    def _take(self, deadline: float) -> tuple[Any, bool]:
+        while True:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:
+                return self._made(deadline), True
+            if time.monotonic() - since <= POLL_AFTER or not _is_stale(connection):
+                return connection, False
+            connection.disconnect()
+
+    def _made(self, deadline: float) -> Any:
+        if not self._connecting.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            raise StoreUnavailable("no connection within STORE_TIMEOUT: too many are being made")
+        attempt = _Attempt(self)
+        threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
+        return attempt.wait(deadline)
+
+    def make(self) -> Any:
+        """Open a connection, handshake included."""
+        kind, kwargs = connection_kwargs(self._alias)
+        connection = kind(**kwargs)
+        connection.connect()
+        return connection
+
+    def keep(self, connection: Any) -> None:
+        """Put a connection among the idle."""
+        self._idle.append((connection, time.monotonic()))
+
+    def done_connecting(self) -> None:
+        """Let another connection be made."""
+        self._connecting.release()
+
+    def _drop(self, connection: Any) -> None:
+        """Close a connection that failed and all idle ones: what broke it has most likely broken them."""
+        connection.disconnect()
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            try:
+                self._idle.pop()[0].disconnect()
+            except IndexError:
+                return
+
+
+def _is_stale(connection: Any) -> bool:
+    try:
+        return bool(connection.can_read())
+    except (RedisError, OSError):
+        return True
+
+
+class _Attempt:
+    """One connection being made in a thread, and the request that waits for it until its deadline."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._made: Any = None
+        self._error: BaseException | None = None
+        self._abandoned = False
+
+    def run(self) -> None:
+        try:
+            made, error = self._connections.make(), None
+        except BaseException as exception:
+            made, error = None, exception
+        finally:
+            self._connections.done_connecting()
+        with self._lock:
+            self._made, self._error = made, error
+            late = self._abandoned
+        self._done.set()
+        if late and made is not None:
+            self._connections.keep(made)
+
+    def wait(self, deadline: float) -> Any:
+        if not self._done.wait(max(deadline - time.monotonic(), 0)):
+            with self._lock:
+                if self._made is None and self._error is None:
+                    self._abandoned = True
+                    raise StoreUnavailable("no connection within STORE_TIMEOUT")
+        if isinstance(self._error, (RedisError, OSError, StoreUnavailable)):
+            fail(self._error)
+        if self._error is not None:
+            raise StoreUnavailable(f"connecting failed: {self._error!r}") from self._error
+        return self._made

@@ -1,0 +1,101 @@
+"""Gateways run script calls, within one deadline: a sync one for each alias, an async one for each loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from ratelimit_app.conf import conf
+from ratelimit_app.core.evaluation import ScriptCall, StoreUnavailable
+from ratelimit_app.store import connection, scripts
+from ratelimit_app.store.multiplex import Multiplexed
+
+
+class Gateway:
+    """Run script calls for threads."""
+
+    def __init__(self, alias: str) -> None:
+        self._connections = connection.Connections(alias)
+
+    def call(self, call: ScriptCall) -> Any:
+        """
+        Run a script and give its reply. A script that the server has lost is sent once with the call.
+
+        Raises StoreUnavailable, within `STORE_TIMEOUT` seconds.
+        """
+        deadline = time.monotonic() + conf.store_timeout
+        try:
+            try:
+                return self._connections.execute(scripts.evalsha(call), deadline)
+            except NoScriptError:
+                return self._connections.execute(scripts.evaluate(call), deadline)
+        except ResponseError as error:
+            connection.fail(error)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._connections.close()
+
+
+class AsyncGateway:
+    """Run script calls for the tasks of one event loop."""
+
+    def __init__(self, alias: str) -> None:
+        self._connection = Multiplexed(alias)
+
+    async def call(self, call: ScriptCall) -> Any:
+        """Run a script and give its reply. Raises StoreUnavailable, within `STORE_TIMEOUT` seconds."""
+        try:
+            async with asyncio.timeout(conf.store_timeout):
+                try:
+                    return await self._connection.execute(scripts.evalsha(call))
+                except NoScriptError:
+                    return await self._connection.execute(scripts.evaluate(call))
+        except TimeoutError as error:
+            raise StoreUnavailable("no reply within STORE_TIMEOUT") from error
+        except ResponseError as error:
+            connection.fail(error)
+
+
+_gateways: dict[str, Gateway] = {}
+_async_gateways: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncGateway]] = WeakKeyDictionary()
+
+
+def gateway() -> Gateway:
+    """Give this process's gateway to the alias in `CACHE`."""
+    alias = conf.cache
+    found = _gateways.get(alias)
+    if found is None:
+        found = _gateways.setdefault(alias, Gateway(alias))
+    return found
+
+
+def async_gateway() -> AsyncGateway:
+    """Give the running loop's gateway to the alias in `CACHE`."""
+    of_loop = _async_gateways.setdefault(asyncio.get_running_loop(), {})
+    found = of_loop.get(conf.cache)
+    if found is None:
+        found = of_loop[conf.cache] = AsyncGateway(conf.cache)
+    return found
+
+
+def forget() -> None:
+    """Start anew with connections: settings have changed, or this process is a fork (its sockets are not ours)."""
+    _gateways.clear()
+    _async_gateways.clear()
+    connection.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)
+
+
+def on_setting_changed(*, setting: str, **_: Any) -> None:
+    """Connect anew when what a connection is made of has changed."""
+    if setting in ("CACHES", "RATELIMIT_APP"):
+        forget()

