@@ -26,7 +26,6 @@ from ratelimit_app.core.snapshot import Snapshot
 from ratelimit_app.routing import route_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from io import BufferedReader
 
     from django.core.management.base import OutputWrapper
@@ -86,7 +85,7 @@ class Command(BaseCommand):
         "Exit status: 0 nobody would have been denied, 1 somebody would, 2 misuse."
     )
     # A replay depends on none of what the checks look at, and its exit status has a meaning of its own.
-    requires_system_checks: Sequence[str] = ()
+    requires_system_checks = ()
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
