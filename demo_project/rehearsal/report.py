@@ -151,30 +151,24 @@ def as_text(report: Report) -> str:
 
 
 def _groups_text(groups: dict[str, dict[str, Any]]) -> str:
-    lines = [f"{'Who':<16}{'asked':>8}{'coupons':>9}{'limited':>9}{'blocked':>9}{'other':>8}   what they did"]
+    lines = [f"{'Who':<16}{'asked':>8}{'got one':>9}{'limited':>9}{'blocked':>9}{'other':>8}   what they did"]
     for name, group in groups.items():
-        other = group["asked"] - group["got"] - group["limited"] - group["blocked"]
+        counts = [group[key] for key in ("got", "limited", "blocked")]
+        numbers = "".join(f"{count:>9,}" for count in counts)
         lines.append(
-            f"{name:<16}{group['asked']:>8,}{group['got']:>9,}{group['limited']:>9,}{group['blocked']:>9,}{other:>8,}"
-            f"   {group['about']}"
+            f"{name:<16}{group['asked']:>8,}{numbers}{group['asked'] - sum(counts):>8,}   {group['about']}"
         )
     return "\n".join([*lines, "(other: pages read, sold out or already grabbed, made-up tokens)"])
 
 
 def _rules_text(report: Report) -> str:
-    lines = [
-        "The most that any rule ever admitted for one identity in one window, by the server's own times:"
-    ]
+    lines = ["The most that any rule admitted for one identity in one window, by the server's own times:"]
     lines += [
-        f"  {name:<14}{rule['max_in_window']:>4} of {rule['limit']:<4} in {rule['period_s']:g} s   {rule['identity']}"
+        f"  {name:<12}{rule['max_in_window']:>4} of {rule['limit']} in {rule['period_s']:g} s   {rule['identity']}"
         for name, rule in report["rules"].items()
     ]
-    return "\n".join(
-        [
-            *lines,
-            f"  Windows fixed to the clock would have given one account {report['fixed_windows_would_admit']}.",
-        ]
-    )
+    fixed = report["fixed_windows_would_admit"]
+    return "\n".join([*lines, f"  (windows fixed to the clock would have admitted {fixed} for one user)"])
 
 
 def _promoted_text(promoted: list[dict[str, Any]]) -> str:

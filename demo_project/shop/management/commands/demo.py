@@ -5,9 +5,9 @@ import json
 import sys
 import tempfile
 import time
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -47,28 +47,31 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        progress = self.stderr if options["json"] else self.stdout
-        self.say = partial(progress.write, style_func=self.style.HTTP_INFO)
+        self._progress = self.stderr if options["json"] else self.stdout
         if not settings.DEBUG:
             message = "DEBUG is off: the demo seeds accounts that everybody knows, and refuses. Set DEBUG=1."
             raise CommandError(message)
         try:
-            if options["serve"]:
-                self._serve(options)
-            good = self._rehearse(options)
+            good = self._serve(options) if options["serve"] else self._rehearse(options)
         except (CrewError, SiteError, ValkeyError) as error:
             raise CommandError(str(error)) from error
         if not good:
             sys.exit(1)
 
-    def _serve(self, options: dict[str, Any]) -> NoReturn:
+    def say(self, text: str) -> None:
+        """Tell a person how it goes, at once: whoever reads through a pipe waits for the address."""
+        self._progress.write(text, self.style.HTTP_INFO)
+        self._progress.flush()
+
+    def _serve(self, options: dict[str, Any]) -> bool:
         port = 8000 if options["port"] is None else options["port"]
         plan = Plan(directory=DATA_DIR, users=USERS, workers=options["workers"], port=port, temporary=False)
-        with running(plan, self.say) as site:
+        with suppress(SystemExit), running(plan, self.say) as site:  # Here an interrupt is the ordinary end.
             self.say(f"\nThe sale is open at {site.url} and its admin at {site.url}admin/. Ctrl-C ends it.")
             while True:
                 site.crew.check()
                 time.sleep(1.0)
+        return True
 
     def _rehearse(self, options: dict[str, Any]) -> bool:
         started = time.monotonic()
