@@ -91,6 +91,8 @@ RATELIMIT_APP = {
     "KEY_PREFIX": DEMO_PREFIX,
     # The demo's clients reach the server through loopback and stand behind it as behind a balancer.
     "TRUSTED_PROXIES": ["127.0.0.1", "::1"],
+    # Seconds. The demo's server, crowds and Redis share the cores of one machine: waits that a site never sees.
+    "STORE_TIMEOUT": 1.0,
 }
 
 REST_FRAMEWORK = {

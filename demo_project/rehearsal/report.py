@@ -38,6 +38,7 @@ def make_report(outcome: Outcome, *, redis: dict[str, Any], duration: float) -> 
         "promoted": [_banned(entry) for entry in outcome.banned],
         "genuine_denied": sum(_denied(group) for group in outcome.groups if group.genuine),
         "server_errors": sum(_count(group, range(500, 600)) for group in outcome.groups),
+        "undecided": sum(group.undecided for group in outcome.groups),
         "unanswered": sum(group.statuses[NO_ANSWER] for group in outcome.groups),
         "requests_per_second": round(asked / outcome.seconds) if outcome.seconds else 0,
         "duration_s": round(duration, 1),
@@ -62,6 +63,7 @@ def find_faults(report: Report) -> list[str]:
         "genuine_denied": "requests of genuine users were refused.",
         "server_errors": "answers were server errors (5xx).",
         "unanswered": "requests were never answered.",
+        "undecided": "orders were let through without a decision of Redis.",
     }
     faults += [f"{report[key]} {sentence}" for key, sentence in sentences.items() if report[key]]
     if not report["rules"]:

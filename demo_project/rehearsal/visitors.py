@@ -46,6 +46,7 @@ class Group:
     about: str
     genuine: bool = False
     statuses: Counter[int] = field(default_factory=Counter)
+    undecided: int = 0  # orders that no rule was charged for: Redis did not answer in time
     sent_at: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # account: microseconds
     charged_at: dict[Counted, list[int]] = field(default_factory=lambda: defaultdict(list))
     visitors: dict[str, Visitor] = field(default_factory=dict)  # identity: who it was last
@@ -59,7 +60,9 @@ class Group:
         """Keep what an answer tells: the status, and when the server charged which rule for whom."""
         self.statuses[answer.status] += 1
         receipt = answer.json() if answer.status in RECEIPTS else {"decided_at": {}}
-        for rule, identity, limit, period, at in json.loads(answer.headers.get("x-charges", "[]")):
+        charges = json.loads(answer.headers.get("x-charges", "[]"))
+        self.undecided += answer.status in RECEIPTS and not charges
+        for rule, identity, limit, period, at in charges:
             # An order for several is charged that often, under the rules that its receipt names.
             units = receipt["quantity"] if rule in receipt["decided_at"] else 1
             self.charged_at[Counted(rule, identity, limit, period)] += [at] * units

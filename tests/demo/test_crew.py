@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.demo.conftest import Demo
 
 SCRIPT = """
 import pathlib, sys, time
@@ -17,13 +23,14 @@ with Crew(pathlib.Path(sys.argv[1]), {}, temporary=True) as crew:
 """
 
 
-def _start(demo, then):
+def _start(demo: Demo, then: str) -> subprocess.Popen[str]:
     process = demo.start("-c", SCRIPT.replace("{then}", then), str(demo.directory / "crew"))
+    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def _left(demo):
+def _left(demo: Demo) -> tuple[list[str], bool]:
     return demo.left_running(), (demo.directory / "crew").exists()
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import urllib.request
+from typing import IO
 
 import pytest
 
@@ -22,16 +23,17 @@ KEYS = {
 }
 
 
-def _wait_for(stream, text):
+def _wait_for(stream: IO[str] | None, text: str) -> str:
+    assert stream is not None
     for line in stream:
         if text in line:
             return line
     return pytest.fail(f"the demo ended before it said {text!r}")
 
 
-def _read(url):
+def _read(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - the demo under test
-        return answer.read().decode()
+        return str(answer.read(), "utf-8")
 
 
 def test_demo_when_run_then_reports_a_good_sale_and_leaves_nothing(demo):
@@ -67,7 +69,7 @@ def test_demo_when_serving_then_page_feed_and_admin_answer_until_it_is_ended(dem
     """`make run`: the address is printed, everything on it works, and SIGTERM ends it."""
     with demo.start("manage.py", "demo", "--serve", "--port", "0") as process:
         line = _wait_for(process.stdout, "The sale is open at")
-        url = re.search(r"http://[\d.:]+/", line)[0]
+        url = re.findall(r"http://[\d.:]+/", line)[0]
         page, feed, login = _read(url), json.loads(_read(url + "sale.json")), _read(url + "admin/login/")
         assets = [_read(url.rstrip("/") + path) for path in re.findall(r"/static/shop/[\w.]+", page)]
         process.terminate()

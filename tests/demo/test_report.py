@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from demo_project.rehearsal.report import as_text, make_report
+from demo_project.rehearsal.report import Report, as_text, make_report
 from demo_project.rehearsal.sale import Banned, Outcome
 from demo_project.rehearsal.visitors import Answer, Group, Visitor
 
@@ -14,17 +14,21 @@ SITE = ("127.0.0.1", 1)
 REDIS = {"server": "Valkey", "version": "9", "where": "embedded"}
 SECOND = 1_000_000
 
+Charge = list[str | int]
 
-def _charge(at, limit=2, identity="user:1", rule="per-user"):
+
+def _charge(at: int, limit: int = 2, *, identity: str = "user:1", rule: str = "per-user") -> Charge:
     return [rule, identity, limit, 5 * SECOND, at]
 
 
-def _answer(status, *charges, quantity=1, decided_at=None):
+def _answer(
+    status: int, *charges: Charge, quantity: int = 1, decided_at: dict[str, int] | None = None
+) -> Answer:
     body = json.dumps({"quantity": quantity, "decided_at": decided_at or {}}).encode()
     return Answer(status, {"x-charges": json.dumps(charges)}, body)
 
 
-def _outcome(*answers, genuine=False, statuses=(403, 403)):
+def _outcome(*answers: Answer, genuine: bool = False, statuses: tuple[int, ...] = (403, 403)) -> Outcome:
     group = Group("crowd", "does things", genuine)
     visitor = Visitor(SITE, group, "203.0.113.9")
     for answer in answers:
@@ -32,7 +36,7 @@ def _outcome(*answers, genuine=False, statuses=(403, 403)):
     return Outcome([group], [Banned("ip:203.0.113.9", "too many", list(statuses))], seconds=2.0)
 
 
-def _report(outcome):
+def _report(outcome: Outcome) -> Report:
     return make_report(outcome, redis=REDIS, duration=3.0)
 
 
@@ -101,6 +105,13 @@ def test_report_when_the_server_failed_then_finds_it(status, key):
 
     assert report[key] == 1
     assert len(report["findings"]) == 1
+
+
+def test_report_when_an_order_was_let_through_undecided_then_finds_it():
+    """An order that no rule was charged for may have been over any limit: it cannot pass for a good one."""
+    report = _report(_outcome(_answer(201, _charge(0)), _answer(201)))
+
+    assert report["findings"] == ["1 orders were let through without a decision of Redis."]
 
 
 def test_report_when_a_banned_client_was_served_then_finds_it():

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.demo.conftest import Demo
 
 MANY_GRABS = """
 import json, os, sys
@@ -48,7 +52,7 @@ print(json.dumps([Coupon.objects.get().stock, Grab.objects.count()]))
 """
 
 
-def _python(demo, script, *arguments):
+def _python(demo: Demo, script: str, *arguments: str) -> Any:
     finished = demo.run("-c", script, *arguments)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout.splitlines()[-1])
