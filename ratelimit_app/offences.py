@@ -128,7 +128,7 @@ def forget(part: str, before_s: float | None = None) -> None:
 
 
 _buffer = OffenceBuffer()
-record, flush = _buffer.record, _buffer.flush
+record, flush, discard = _buffer.record, _buffer.flush, _buffer.forget
 atexit.register(flush)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_buffer.forget)

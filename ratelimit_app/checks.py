@@ -1,0 +1,142 @@
+"""System checks: one function for each concern. Ids are numbered once and for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.utils.module_loading import import_string
+
+from ratelimit_app.conf import conf
+from ratelimit_app.core.addresses import UNIX, parse_network
+from ratelimit_app.store.connection import BACKEND
+
+MIDDLEWARE = "ratelimit_app.middleware.RateLimitMiddleware"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+THROTTLE = "ratelimit_app.throttling.RuleThrottle"
+_PEER_SETTINGS = ("RATELIMIT_ENABLE", "RATELIMIT_USE_CACHE", "RATELIMIT_VIEW", "RATELIMIT_IP_META_KEY")
+
+
+def check_settings(**_: Any) -> Iterable[CheckMessage]:
+    """E001: a setting that does not exist or cannot be used."""
+    for name, value, expected in conf.problems():
+        yield Error(f"{name} is {value!r}.", hint=f"Expected {expected}.", id="ratelimit_app.E001")
+
+
+def check_cache(**_: Any) -> Iterable[CheckMessage]:
+    """E002: limits that every process would count for itself."""
+    cache = getattr(settings, "CACHES", {}).get(conf.cache)
+    backend = cache.get("BACKEND") if cache else None
+    if conf.enabled and backend != BACKEND:
+        found = f"has the backend {backend!r}" if cache else "does not exist"
+        yield Error(
+            f"The cache alias {conf.cache!r}, named by RATELIMIT_APP['CACHE'], {found}.",
+            hint=f"Limits are shared through Redis: give CACHES[{conf.cache!r}] the backend {BACKEND!r}.",
+            id="ratelimit_app.E002",
+        )
+
+
+def check_middleware_order(**_: Any) -> Iterable[CheckMessage]:
+    """E003: a middleware that acts where the user cannot be known."""
+    order = list(getattr(settings, "MIDDLEWARE", []))
+    if (
+        MIDDLEWARE in order
+        and AUTHENTICATION in order
+        and order.index(MIDDLEWARE) < order.index(AUTHENTICATION)
+    ):
+        yield Error(
+            f"{MIDDLEWARE} stands above {AUTHENTICATION}: rules and marks that need the user cannot see it.",
+            hint=f"Move {MIDDLEWARE} below {AUTHENTICATION} in MIDDLEWARE.",
+            id="ratelimit_app.E003",
+        )
+
+
+def check_proxies(**_: Any) -> Iterable[CheckMessage]:
+    """E004, E005: a proxy that is not named, or a trust that includes everybody."""
+    given = getattr(settings, "RATELIMIT_APP", {})
+    proxies = given.get("TRUSTED_PROXIES", []) if isinstance(given, dict) else []
+    drf = getattr(settings, "REST_FRAMEWORK", {})
+    old = "RATELIMIT_IP_META_KEY" if getattr(settings, "RATELIMIT_IP_META_KEY", None) else None
+    old = "REST_FRAMEWORK['NUM_PROXIES']" if drf.get("NUM_PROXIES") else old
+    if old and not proxies:
+        yield Error(
+            f"{old} is set, but RATELIMIT_APP['TRUSTED_PROXIES'] is empty: all clients of the proxy share its limit.",
+            hint="List the proxies' networks, such as RATELIMIT_APP = {'TRUSTED_PROXIES': ['10.0.0.0/8']}.",
+            id="ratelimit_app.E004",
+        )
+    for text in (
+        proxies
+        if not any(problem.name.endswith("['TRUSTED_PROXIES']") for problem in conf.problems())
+        else ()
+    ):
+        if text != UNIX and parse_network(text).prefixlen == 0:
+            yield Error(
+                f"RATELIMIT_APP['TRUSTED_PROXIES'] has {text!r}: every client is believed whatever address it writes.",
+                hint="List the proxies' own networks only.",
+                id="ratelimit_app.E005",
+            )
+
+
+def check_raise(**_: Any) -> Iterable[CheckMessage]:
+    """W001: exceptions that nobody turns into a 429."""
+    if conf.raise_ and MIDDLEWARE not in getattr(settings, "MIDDLEWARE", []):
+        yield Warning(
+            "RATELIMIT_APP['RAISE'] is on, but the middleware is not installed: Ratelimited ends as a plain 403.",
+            hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE, or switch RAISE off: the decorator then answers by itself.",
+            id="ratelimit_app.W001",
+        )
+
+
+def check_throttle(**_: Any) -> Iterable[CheckMessage]:
+    """W002: DRF views for whose users nobody decides."""
+    if "rest_framework" not in settings.INSTALLED_APPS or MIDDLEWARE not in getattr(
+        settings, "MIDDLEWARE", []
+    ):
+        return
+    names = getattr(settings, "REST_FRAMEWORK", {}).get("DEFAULT_THROTTLE_CLASSES", [])
+    if not any(_is_rule_throttle(name) for name in names):
+        yield Warning(
+            f"REST_FRAMEWORK['DEFAULT_THROTTLE_CLASSES'] has no {THROTTLE}: rules and blacklist entries that need"
+            " the user do not act on DRF's views, since the middleware leaves them to it.",
+            hint=f"Add {THROTTLE!r} to REST_FRAMEWORK['DEFAULT_THROTTLE_CLASSES'].",
+            id="ratelimit_app.W002",
+        )
+
+
+def _is_rule_throttle(name: Any) -> bool:
+    try:
+        found = import_string(name) if isinstance(name, str) else name
+        return issubclass(found, import_string(THROTTLE))
+    except (ImportError, TypeError):
+        return False
+
+
+def check_failure_default(**_: Any) -> Iterable[CheckMessage]:
+    """W003: a project that comes from django-ratelimit, whose outage default is closed."""
+    given = getattr(settings, "RATELIMIT_APP", {})
+    names = [name for name in _PEER_SETTINGS if hasattr(settings, name)]
+    if names and "ON_FAILURE" not in given and not hasattr(settings, "RATELIMIT_FAIL_OPEN"):
+        yield Warning(
+            f"{names[0]} is django-ratelimit's, which denies when its cache is away; here ON_FAILURE is 'open'.",
+            hint="Write RATELIMIT_APP['ON_FAILURE'] = 'open' or 'closed'.",
+            id="ratelimit_app.W003",
+        )
+
+
+CHECKS = (
+    check_settings,
+    check_cache,
+    check_middleware_order,
+    check_proxies,
+    check_raise,
+    check_throttle,
+    check_failure_default,
+)
+
+
+def connect() -> None:
+    """Register the checks."""
+    for check in CHECKS:
+        register(check, Tags.security)
