@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from ratelimit_app.core.addresses import Address, Network, parse_network
@@ -19,6 +19,9 @@ from ratelimit_app.core.identity import (
     value_of,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 ALLOWABLE_KINDS = frozenset({"ip", "user"})
 WIDEST_PREFIX = {4: 8, 6: 32}
 KINDS_HELP = "ip, user, device, session, header:<name>, cookie:<name>, param:<name> or field:<name>"
@@ -33,7 +36,7 @@ def canonical_kind(text: str, kinds: frozenset[str] = LISTABLE_KINDS) -> str:
 
 
 def canonical(
-    kind: str, value: str, secret: bytes, kinds: frozenset[str] = LISTABLE_KINDS
+    kind: str, value: str, secret: bytes, *, kinds: frozenset[str] = LISTABLE_KINDS
 ) -> tuple[str, str]:
     """
     Give kind and value as rows hold them: networks without host bits, secret values digested.
@@ -43,7 +46,7 @@ def canonical(
     source = _source(kind, kinds)
     if not isinstance(value, str) or not value.strip() or len(value) > _MAX_TYPED:
         raise IdentityError(
-            f"{value!r:.80} is not a value for {kind!r}: expected text of 1 to {_MAX_TYPED:,} characters."
+            f"A value is missing or too long for the kind {str(source)!r}: expected text of 1 to {_MAX_TYPED:,} characters."
         )
     if source.kind == "ip":
         return "ip", network_value(value)
@@ -54,7 +57,7 @@ def canonical(
     return str(source), value_of(identity_of(source, value, secret))
 
 
-def parse_identity(text: str, secret: bytes, kinds: frozenset[str] = LISTABLE_KINDS) -> tuple[str, str]:
+def parse_identity(text: str, secret: bytes, *, kinds: frozenset[str] = LISTABLE_KINDS) -> tuple[str, str]:
     """Read `ip:203.0.113.9`, `user:42` or `header:x-api-key:<value>` as (kind, value). Raises IdentityError."""
     kind, colon, value = text.strip().partition(":")
     if kind in NAMED_KINDS:
@@ -65,7 +68,7 @@ def parse_identity(text: str, secret: bytes, kinds: frozenset[str] = LISTABLE_KI
             f"{text!r:.80} is not an identity: expected kind:value, such as ip:203.0.113.9 or user:42; "
             f"kinds are {KINDS_HELP}."
         )
-    return canonical(kind, value, secret, kinds)
+    return canonical(kind, value, secret, kinds=kinds)
 
 
 def network_value(text: str) -> str:
@@ -87,7 +90,10 @@ def is_written(value: str) -> bool:
         and all(char in "0123456789abcdef" for char in value[_CUT + 1 :])
     ):
         return True
-    raw = unquote_to_bytes(value).decode("utf-8", "surrogatepass" if value.isascii() else "replace")
+    try:
+        raw = unquote_to_bytes(value).decode("utf-8", "surrogatepass")
+    except UnicodeError:
+        return False
     return len(value) <= MAX_VALUE and escape(raw) == value
 
 
