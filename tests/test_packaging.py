@@ -12,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+import ratelimit_app
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ratelimit_app"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -98,7 +100,7 @@ def test_changelog_when_read_begins_with_unreleased() -> None:
     """The changelog is open for the next change, and its newest release, if any, is the package's version."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert headings[0] == "Unreleased"
-    assert headings[1:2] in ([], [METADATA["version"]])
+    assert headings[1:2] in ([], [ratelimit_app.__version__])
 
 
 @pytest.mark.parametrize("module", ["ratelimit_app", "ratelimit_app.middleware", "ratelimit_app.decorators"])
