@@ -63,5 +63,5 @@ docs: $(INSTALLED) ## links, headings and names of the documentation
 	"$(BIN)/pytest" tests/test_docs.py
 
 clean: ## remove what the verbs have made
-	rm -rf .venv build dist *.egg-info .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .demo build dist *.egg-info .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
