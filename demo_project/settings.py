@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 import dj_database_url
+
 from ratelimit_app.schedule import BEAT_SCHEDULE
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -102,7 +103,7 @@ REST_FRAMEWORK = {
 
 # Celery has its own name for a unix socket.
 CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
-CELERY_TASK_DEFAULT_QUEUE = f"{DEMO_PREFIX}-tasks"
+CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": f"{DEMO_PREFIX}-celery:"}
 CELERY_TASK_IGNORE_RESULT = True
 # A sale is over in minutes: repeat offenders are looked for every other second, the rest as the app schedules it.
 CELERY_BEAT_SCHEDULE = {

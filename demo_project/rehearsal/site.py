@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,21 +77,24 @@ def running(plan: Plan, say: Callable[[str], None]) -> Iterator[Site]:
         "DEMO_PREFIX": prefix,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
     }
-    with (
-        Crew(plan.directory, environment, temporary=plan.temporary) as crew,
-        _listener(plan.port) as listener,
-    ):
-        if given and not valkey.answers(given):
-            message = "No Redis answers at REDIS_URL: start it, correct the URL, or unset it to use an embedded one."
-            raise SiteError(message)
-        url = given or valkey.start(crew)
+    with ExitStack() as stack:
+        if given and plan.temporary:
+            stack.enter_context(_forgetting(given, prefix))
+        crew = stack.enter_context(Crew(plan.directory, environment, temporary=plan.temporary))
+        listener = stack.enter_context(_listener(plan.port))
+        url = _redis_url(given, crew)
         say(f"Redis: {'given by REDIS_URL' if given else 'an embedded Valkey'}.")
-        try:
-            _start(crew, plan, listener, say=say)
-            yield Site(listener.getsockname(), url, crew)
-        finally:
-            if given and plan.temporary:
-                _forget(given, prefix)
+        _start(crew, plan, listener, say=say)
+        yield Site(listener.getsockname(), url, crew)
+
+
+def _redis_url(given: str, crew: Crew) -> str:
+    if given and not valkey.answers(given):
+        message = (
+            "No Redis answers at REDIS_URL: start it, correct the URL, or unset it to use an embedded one."
+        )
+        raise SiteError(message)
+    return given or valkey.start(crew)
 
 
 def _start(crew: Crew, plan: Plan, listener: socket.socket, *, say: Callable[[str], None]) -> None:
@@ -173,8 +176,12 @@ def _is_up(url: str) -> bool:
         return False
 
 
-def _forget(url: str, prefix: str) -> None:
+@contextmanager
+def _forgetting(url: str, prefix: str) -> Iterator[None]:
     """Remove what this demo wrote to a Redis that others use: all of it has the prefix of this one run."""
-    with redis.Redis.from_url(url) as client:
-        for key in client.scan_iter(match=f"*{prefix}*", count=1_000):
-            client.unlink(key)
+    try:
+        yield
+    finally:
+        with suppress(redis.RedisError), redis.Redis.from_url(url) as client:
+            for key in client.scan_iter(match=f"{prefix}*", count=1_000):
+                client.unlink(key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.db import transaction
-from ratelimit_app.models import BlacklistEntry, PromotionPolicy, Rule
 from rest_framework.authtoken.models import Token
 
 from demo_project.shop.models import Coupon
+from ratelimit_app.models import BlacklistEntry, PromotionPolicy, Rule
 
 COUPON = "midnight"
 

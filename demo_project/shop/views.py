@@ -12,8 +12,6 @@ from django.db.models import Sum
 from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.generic import TemplateView
-from ratelimit_app.decorators import ratelimit
-from ratelimit_app.models import BlacklistEntry
 from rest_framework import serializers, status
 from rest_framework.exceptions import Throttled
 from rest_framework.permissions import IsAuthenticated
@@ -23,6 +21,8 @@ from rest_framework.views import APIView
 from demo_project.shop import tally
 from demo_project.shop.models import AlreadyGrabbed, Coupon, SoldOut
 from ratelimit_app import check
+from ratelimit_app.decorators import ratelimit
+from ratelimit_app.models import BlacklistEntry
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -70,14 +70,14 @@ class SaleView(TemplateView):
 def sale_json(request: HttpRequest) -> JsonResponse:
     """Tell the page how the sale goes: a limit of its own, in code, keeps eager pages from asking too often."""
     coupons = Coupon.objects.annotate(grabbed=Sum("grabs__quantity", default=0)).order_by("pk")
-    banned = BlacklistEntry.objects.filter(source="promoted").order_by("-created_at")
+    banned = BlacklistEntry.objects.active().filter(source="promoted")[:50]
     return JsonResponse(
         {
             "coupons": list(coupons.values("slug", "title", "stock", "grabbed")),
             "seconds": tally.recent(60),
             "banned": [
-                {"identity": f"{entry.kind}:{entry.value}", "reason": entry.reason, "until": entry.expires_at}
-                for entry in banned[:50]
+                {"identity": entry.identity, "reason": entry.reason, "until": entry.expires_at}
+                for entry in banned
             ],
         }
     )

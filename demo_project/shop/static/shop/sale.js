@@ -32,7 +32,7 @@ function drawStock(coupon) {
 
 function bannedRow(entry) {
   const row = document.createElement("tr");
-  const until = entry.until ? new Date(entry.until).toLocaleTimeString() : "for good";
+  const until = entry.until ? new Date(entry.until).toLocaleTimeString() : "–";
   for (const text of [entry.identity, until, entry.reason]) {
     row.insertCell().textContent = text;
   }
@@ -42,7 +42,8 @@ function bannedRow(entry) {
 function draw(sale) {
   if (sale.coupons.length) drawStock(sale.coupons[0]);
   for (const name of LANES) drawLane(name, sale.seconds.map((second) => second[name]));
-  if (sale.banned.length) find("#banned").replaceChildren(...sale.banned.map(bannedRow));
+  const banned = sale.banned.length ? sale.banned : [{ identity: "Nobody", until: null, reason: "" }];
+  find("#banned").replaceChildren(...banned.map(bannedRow));
 }
 
 async function refresh() {
