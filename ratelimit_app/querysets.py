@@ -27,7 +27,7 @@ class PublishedQuerySet(models.QuerySet[Any]):
         self._for_write = True
         with transaction.atomic(using=self.db, savepoint=False):
             if clean is not None:
-                kwargs = clean(self._chain(), kwargs)
+                kwargs = clean(self.all(), kwargs)
             before = self._identities()
             count = super().update(**kwargs)
             after = self._moved(before, kwargs)
@@ -80,7 +80,7 @@ class BlacklistQuerySet(PublishedQuerySet):
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=now or timezone.now()))
 
     def _identities(self) -> dict[Any, str]:
-        rows = self._chain().order_by().values_list("pk", "kind", "value")
+        rows = self.all().order_by().values_list("pk", "kind", "value")
         return {pk: f"{kind}:{value}" for pk, kind, value in rows}
 
     def _identities_of(self, rows: Iterable[Any]) -> list[str]:
@@ -127,13 +127,13 @@ _BlacklistBase = models.Manager.from_queryset(BlacklistQuerySet)
 PublicationManager = models.Manager.from_queryset(PublicationQuerySet)
 
 
-class PublishedManager(_PublishedBase):  # type: ignore[valid-type, misc]
+class PublishedManager(_PublishedBase[Any]):
     """The manager of published rows, in data migrations too."""
 
     use_in_migrations = True
 
 
-class BlacklistManager(_BlacklistBase):  # type: ignore[valid-type, misc]
+class BlacklistManager(_BlacklistBase[Any]):
     """The manager of the blacklist, in data migrations too."""
 
     use_in_migrations = True

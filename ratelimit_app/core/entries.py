@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from ratelimit_app.core.addresses import Address, Network, parse_network
+from ratelimit_app.core.addresses import NetworkSet, parse_network
 from ratelimit_app.core.identity import (
     DIGESTED_KINDS,
     LISTABLE_KINDS,
@@ -20,13 +20,14 @@ from ratelimit_app.core.identity import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from ratelimit_app.core.addresses import Address, Network
 
 ALLOWABLE_KINDS = frozenset({"ip", "user"})
 WIDEST_PREFIX = {4: 8, 6: 32}
 KINDS_HELP = "ip, user, device, session, header:<name>, cookie:<name>, param:<name> or field:<name>"
 
 _MAX_TYPED = 10_000
+_LOOPBACK = NetworkSet([parse_network("127.0.0.0/8"), parse_network("::1")])
 _CUT = MAX_VALUE - 33
 
 
@@ -44,10 +45,9 @@ def canonical(
     What is canonical already stays as it is. Raises IdentityError.
     """
     source = _source(kind, kinds)
-    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_TYPED:
-        raise IdentityError(
-            f"A value is missing or too long for the kind {str(source)!r}: expected text of 1 to {_MAX_TYPED:,} characters."
-        )
+    if not value.strip() or len(value) > _MAX_TYPED:
+        msg = f"A value is missing or too long for the kind {str(source)!r}: expected text of 1 to {_MAX_TYPED:,} characters."
+        raise IdentityError(msg)
     if source.kind == "ip":
         return "ip", network_value(value)
     if source.kind not in DIGESTED_KINDS:
@@ -64,10 +64,11 @@ def parse_identity(text: str, secret: bytes, *, kinds: frozenset[str] = LISTABLE
         name, colon, value = value.partition(":")
         kind = f"{kind}:{name}"
     if not colon:
-        raise IdentityError(
+        msg = (
             f"{text!r:.80} is not an identity: expected kind:value, such as ip:203.0.113.9 or user:42; "
             f"kinds are {KINDS_HELP}."
         )
+        raise IdentityError(msg)
     return canonical(kind, value, secret, kinds=kinds)
 
 
@@ -76,9 +77,8 @@ def network_value(text: str) -> str:
     try:
         network = parse_network(text)
     except ValueError as error:
-        raise IdentityError(
-            f"{text!r:.80} is not an address or a network: expected such as 203.0.113.9, 203.0.113.0/24 or 2001:db8::/64."
-        ) from error
+        msg = f"{text!r:.80} is not an address or a network: expected such as 203.0.113.9, 203.0.113.0/24 or 2001:db8::/64."
+        raise IdentityError(msg) from error
     return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
 
 
@@ -109,21 +109,17 @@ def is_exact(identity: str, ipv4_prefix: int, ipv6_prefix: int) -> bool:
     return value.endswith(f"/{ipv6_prefix if ':' in value else ipv4_prefix}")
 
 
-def danger_of(network: Network, trusted: Iterable[Network], own: Address | None) -> str | None:
+def danger_of(network: Network, trusted: NetworkSet, own: Address | None) -> str | None:
     """Say what blocking this network would break: too wide, loopback, a trusted proxy, oneself. None: nothing."""
     if network.prefixlen < WIDEST_PREFIX[network.version]:
         return f"it is wider than /{WIDEST_PREFIX[network.version]}"
-    if network.is_loopback or _overlap(network, parse_network("127.0.0.0/8")):
+    if _LOOPBACK.overlaps(network):
         return "it holds loopback addresses, from which health checks and proxies come"
-    if any(_overlap(network, proxy) for proxy in trusted):
+    if trusted.overlaps(network):
         return "it holds a trusted proxy, through which everybody comes"
     if own is not None and own in network:
         return f"it holds your own address, {own}"
     return None
-
-
-def _overlap(one: Network, other: Network) -> bool:
-    return one.version == other.version and one.overlaps(other)
 
 
 def _source(text: str, kinds: frozenset[str]) -> Source:
@@ -133,5 +129,6 @@ def _source(text: str, kinds: frozenset[str]) -> Source:
         sources = ()
     if len(sources) != 1 or sources[0].kind not in kinds:
         expected = KINDS_HELP if kinds == LISTABLE_KINDS else " or ".join(sorted(kinds))
-        raise IdentityError(f"{text!r:.80} is not a kind that can be listed here: expected {expected}.")
+        msg = f"{text!r:.80} is not a kind that can be listed here: expected {expected}."
+        raise IdentityError(msg)
     return sources[0]

@@ -33,6 +33,8 @@ class Entry(models.Model):
     """What both lists have in common: an identity, why and how long it is listed, and who listed it."""
 
     listable: ClassVar[frozenset[str]] = LISTABLE_KINDS
+    loaded_identity: str | None = None
+    loaded_expires_at: datetime | None = None
 
     kind = models.CharField(max_length=80, help_text=f"{KINDS_HELP}.")
     value = models.CharField(
@@ -58,6 +60,21 @@ class Entry(models.Model):
         self.prepare()
         super().save(*args, **kwargs)
 
+    @classmethod
+    def from_db(cls, *args: Any, **kwargs: Any) -> Any:
+        """Know what the database had, so that a save can tell what it changes."""
+        entry = super().from_db(*args, **kwargs)
+        entry.remember()
+        return entry
+
+    def remember(self) -> None:
+        """Take what this entry says now as what the database has."""
+        known = self.__dict__
+        self.loaded_identity = (
+            f"{known['kind']}:{known['value']}" if {"kind", "value"} <= known.keys() else None
+        )
+        self.loaded_expires_at = known.get("expires_at")
+
     @property
     def identity(self) -> str:
         """The identity as it is written everywhere, such as `ip:203.0.113.9`."""
@@ -66,6 +83,13 @@ class Entry(models.Model):
     def is_active(self, now: datetime | None = None) -> bool:
         """Whether it counts at this time (default: now)."""
         return self.expires_at is None or self.expires_at > (now or timezone.now())
+
+    def is_extended(self) -> bool:
+        """Whether it ends later than it did, or bans another identity than it did, in the database."""
+        if self.loaded_identity != self.identity:
+            return True
+        before = self.loaded_expires_at
+        return before is not None and (self.expires_at is None or self.expires_at > before)
 
     def prepare(self) -> None:
         """Bring kind and value into their one form. Raises ValidationError when they have none."""
@@ -168,6 +192,6 @@ def _canonical(kind: str, value: str, kinds: frozenset[str]) -> tuple[str, str]:
     except IdentityError as error:
         refuse("kind", str(error))
     try:
-        return canonical(kind, value, conf.key_secret, kinds=kinds)
+        return canonical(kind, str(value), conf.key_secret, kinds=kinds)
     except IdentityError as error:
         refuse("value", str(error))

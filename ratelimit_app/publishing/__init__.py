@@ -1,0 +1,9 @@
+"""Publishing: rules and lists from the database to Redis, on commit, and the repair of whatever was missed."""
+
+from __future__ import annotations
+
+from ratelimit_app.publishing.ledger import NO_BAN, Ban, read_bans, read_snapshot
+from ratelimit_app.publishing.publisher import publish
+from ratelimit_app.publishing.repair import Report, publish_missing, sync
+
+__all__ = ["NO_BAN", "Ban", "Report", "publish", "publish_missing", "read_bans", "read_snapshot", "sync"]

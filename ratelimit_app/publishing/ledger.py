@@ -1,0 +1,182 @@
+"""What stands in Redis: reading it to compare, and writing it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ratelimit_app.conf import conf
+from ratelimit_app.core.calls import ScriptCall
+from ratelimit_app.core.entries import is_exact
+from ratelimit_app.core.identity import value_of
+from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.gateway import gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+TTL_MS = 30 * 24 * 3_600 * 1_000
+MAX_CHANGES = 1_000
+CHUNK = 1_000
+
+
+class Held(NamedTuple):
+    """The snapshot in Redis: versions as `<epoch>:<counter>`, None where there is none."""
+
+    version: str | None
+    networks: str | None
+    body: bytes | None
+
+
+class Ban(NamedTuple):
+    """
+    The end of a ban, in microseconds (0: never, None: no ban): as it decides, and as the index knows it.
+
+    For a network, which is its own index, both are the same.
+    """
+
+    decides: int | None
+    noted: int | None
+
+
+NO_BAN = Ban(None, None)
+
+
+def is_client(identity: str) -> bool:
+    """Whether an identity has a mark of its own; else it is a network."""
+    return is_exact(identity, conf.ipv4_prefix, conf.ipv6_prefix)
+
+
+def read_snapshot() -> Held:
+    """Read the snapshot. Raises StoreUnavailable."""
+    with unavailable():
+        pipe: Any = client().pipeline(transaction=False)
+        pipe.hmget(conf.keys.snapshot, "version", "networks", "body")
+        reply = pipe.execute(raise_on_error=False)[0]
+    version, networks, body = reply if isinstance(reply, list) else (None, None, None)
+    return Held(_text(version), _text(networks), body)
+
+
+def counter_of(version: str | None, epoch: str) -> int | None:
+    """Give the counter of a version of this epoch, None for another's."""
+    its_epoch, _, counter = (version or "").rpartition(":")
+    return int(counter) if its_epoch == epoch and counter.isdigit() else None
+
+
+def put_snapshot(version: str, body: str, networks_counter: int) -> bool:
+    """Write a snapshot; whether Redis took it. Raises StoreUnavailable."""
+    epoch, _, counter = version.rpartition(":")
+    keys = [conf.keys.snapshot.encode(), conf.keys.network_changes.encode()]
+    args = [epoch.encode(), counter.encode(), body.encode(), b"%d" % networks_counter, b"%d" % TTL_MS]
+    return bool(gateway().call(ScriptCall("publish_snapshot", keys, args)))
+
+
+def put_networks(version: str, ends: Mapping[str, int | None]) -> bool:
+    """Apply one difference of the networks: `ip:` identities with their end, None to delete. Raises StoreUnavailable."""
+    epoch, _, counter = version.rpartition(":")
+    to_set = {value_of(identity): end for identity, end in ends.items() if end is not None}
+    to_delete = [value_of(identity) for identity, end in ends.items() if end is None]
+    change = json.dumps({"n": int(counter), "set": to_set, "del": to_delete}, separators=(",", ":"))
+    keys = [conf.keys.snapshot.encode(), conf.keys.networks.encode(), conf.keys.network_changes.encode()]
+    words = [epoch, counter, change, str(TTL_MS), str(MAX_CHANGES), str(len(to_set))]
+    words += [word for network, end in to_set.items() for word in (network, str(end))]
+    args = [word.encode() for word in words + to_delete]
+    return bool(gateway().call(ScriptCall("publish_networks", keys, args)))
+
+
+def read_bans(identities: Collection[str]) -> dict[str, Ban]:
+    """Read what Redis has of each of these, at most some thousands. Raises StoreUnavailable."""
+    ordered = list(identities)
+    if not ordered:
+        return {}
+    with unavailable():
+        pipe: Any = client().pipeline(transaction=False)
+        pipe.hmget(conf.keys.marks, ordered)
+        pipe.hmget(conf.keys.networks, [value_of(identity) for identity in ordered])
+        for identity in filter(is_client, ordered):
+            pipe.get(conf.keys.mark(identity))
+        # A key of another type is as good as none: what is missing gets written.
+        noted, networks, *marks = pipe.execute(raise_on_error=False)
+    noted, networks = (
+        reply if isinstance(reply, list) else [None] * len(ordered) for reply in (noted, networks)
+    )
+    each = iter(marks)
+    return {
+        identity: Ban(_end(next(each)), _end(noted[place]))
+        if is_client(identity)
+        else Ban(*[_end(networks[place])] * 2)
+        for place, identity in enumerate(ordered)
+    }
+
+
+def put_marks(ends: Mapping[str, int | None]) -> None:
+    """Write or delete marks: identities with their end, None to delete. Raises StoreUnavailable."""
+    if not ends:
+        return
+    keys = conf.keys
+    with unavailable():
+        pipe: Any = client().pipeline(transaction=False)
+        # The index always knows at least what decides, so that nothing that decides is ever forgotten.
+        for identity, end in ends.items():
+            if end is None:
+                pipe.delete(keys.mark(identity))
+                pipe.hdel(keys.marks, identity)
+                continue
+            pipe.hset(keys.marks, identity, end)
+            if end:
+                pipe.set(keys.mark(identity), end, pxat=-(-end // 1_000))
+            else:
+                pipe.set(keys.mark(identity), end, px=TTL_MS)
+        pipe.pexpire(keys.marks, TTL_MS)
+        pipe.execute()
+
+
+def noted() -> Iterator[list[str]]:
+    """Give all identities that Redis has a ban of, some at a time, without a scan of the keyspace."""
+    for key, prefix in ((conf.keys.marks, ""), (conf.keys.networks, "ip:")):
+        cursor = None
+        while cursor != 0:
+            with unavailable():
+                reply: Any = client().hscan(key, cursor or 0, count=CHUNK)
+            cursor, fields = reply
+            yield [prefix + field.decode("utf-8", "replace") for field in fields]
+
+
+def renew(identities: Collection[str]) -> None:
+    """Let what never ends live on for another 30 days. Raises StoreUnavailable."""
+    keys = conf.keys
+    with unavailable():
+        pipe: Any = client().pipeline(transaction=False)
+        for key in (keys.snapshot, keys.networks, keys.network_changes, keys.marks):
+            pipe.pexpire(key, TTL_MS)
+        for identity in identities:
+            pipe.pexpire(keys.mark(identity), TTL_MS)
+        pipe.execute()
+
+
+def claim(milliseconds: int) -> bool:
+    """Whether this process is the one to publish what is missing, for so long. Raises StoreUnavailable."""
+    with unavailable():
+        return bool(client().set(f"{conf.keys.root}:publishing", 1, nx=True, px=milliseconds))
+
+
+def release() -> None:
+    """Let another process publish what is missing. Raises StoreUnavailable."""
+    with unavailable():
+        client().delete(f"{conf.keys.root}:publishing")
+
+
+def drop_strangers() -> None:
+    """Delete what stands at the index's and the networks' keys and is none of ours. Raises StoreUnavailable."""
+    with unavailable():
+        for key in (conf.keys.marks, conf.keys.networks):
+            if client().type(key) not in (b"hash", b"none"):
+                client().delete(key)
+
+
+def _end(value: bytes | None) -> int | None:
+    return int(value) if isinstance(value, bytes) and value.isdigit() else None
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None

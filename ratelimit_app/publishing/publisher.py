@@ -1,0 +1,125 @@
+"""From the database to Redis, one publisher at a time."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from django.db import transaction
+
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.models import Publication
+from ratelimit_app.publishing import content, ledger
+from ratelimit_app.signals import identity_unblocked, snapshot_published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def publish(identities: Collection[str] = (), *, using: str | None = None) -> str:
+    """
+    Bring rules, lists and the bans of these identities to Redis, and give the version that is there.
+
+    `using`: the database that was written. Only what differs is written. Raises StoreUnavailable after a second
+    try; the periodic sync repairs what is missing then.
+    """
+    if using is not None and using != content.write_alias():
+        remember(using)
+    version = _twice(publish_snapshot)
+    ordered = list(dict.fromkeys(identities))
+    for start in range(0, len(ordered), ledger.CHUNK):
+        _twice(publish_bans, ordered[start : start + ledger.CHUNK])
+    return version
+
+
+def remember(alias: str) -> None:
+    """Count the rows of another database from now on."""
+    with locked() as row:
+        if alias not in row.aliases:
+            row.aliases = [*row.aliases, alias]
+            row.save(update_fields=["aliases"])
+
+
+@contextmanager
+def locked() -> Iterator[Publication]:
+    """Be the only publisher: the row is locked until the block ends."""
+    alias = content.write_alias()
+    with transaction.atomic(using=alias):
+        yield Publication.objects.using(alias).lock()
+
+
+def publish_snapshot() -> str:
+    """Publish rules and allowlist when they differ from what Redis has, and give the version that is there."""
+    with locked() as row:
+        version, is_new = _put_snapshot(row)
+    if is_new:
+        snapshot_published.send_robust(sender=Publication, version=version)
+    return version
+
+
+def _put_snapshot(row: Publication) -> tuple[str, bool]:
+    epoch, body, held = row.epoch.hex, content.body(row), ledger.read_snapshot()
+    theirs = ledger.counter_of(held.version, epoch)
+    if held.version is not None and theirs is not None and body.is_in(held.body):
+        return held.version, False
+    row.counter = max(row.counter, theirs or 0) + 1
+    known = ledger.counter_of(held.networks, epoch)
+    # Redis has lost its networks: readers find no change with this number, and read all of them anew.
+    row.networks_counter = max(row.networks_counter, known) if known is not None else row.networks_counter + 1
+    version = f"{epoch}:{row.counter}"
+    taken = ledger.put_snapshot(version, body.text(version), row.networks_counter)
+    row.save(update_fields=["counter", "networks_counter"])
+    return version, taken
+
+
+def publish_bans(identities: Collection[str]) -> None:
+    """
+    Bring the bans of these identities, at most some thousands, to Redis where they differ.
+
+    Whoever was banned there and is no more is announced as unblocked.
+    """
+    if not identities:
+        return
+    with locked() as row:
+        wanted, held = content.bans(row, identities), ledger.read_bans(identities)
+        changes = {identity: wanted.get(identity) for identity in differing(wanted, held)}
+        ledger.put_marks({identity: end for identity, end in changes.items() if ledger.is_client(identity)})
+        _put_networks(
+            row, {identity: end for identity, end in changes.items() if not ledger.is_client(identity)}
+        )
+    for identity, end in changes.items():
+        if end is None and is_live(held[identity]):
+            identity_unblocked.send_robust(sender=Publication, identity=identity)
+
+
+def _put_networks(row: Publication, ends: dict[str, int | None]) -> None:
+    if not ends:
+        return
+    epoch = row.epoch.hex
+    known = ledger.counter_of(ledger.read_snapshot().networks, epoch)
+    # Without a known version the readers begin anew, at a number that no earlier change had.
+    row.networks_counter = max(row.networks_counter, known or 0) + (1 if known is not None else 2)
+    ledger.put_networks(f"{epoch}:{row.networks_counter}", ends)
+    row.save(update_fields=["networks_counter"])
+
+
+def differing(wanted: dict[str, int], held: dict[str, ledger.Ban]) -> list[str]:
+    """Name the identities whose ban in Redis is not what it should be."""
+    return [identity for identity, ban in held.items() if ban != ledger.Ban(*[wanted.get(identity)] * 2)]
+
+
+def is_live(ban: ledger.Ban) -> bool:
+    """Whether a ban has not ended by itself."""
+    return ban.noted is not None and (ban.noted == 0 or ban.noted > time.time() * 1_000_000)
+
+
+def _twice(publish_: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return publish_(*args, **kwargs)
+    except StoreUnavailable:
+        # One slow reply must not cost an edit its 30 seconds until the sync.
+        return publish_(*args, **kwargs)

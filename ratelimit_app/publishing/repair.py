@@ -1,0 +1,123 @@
+"""The full comparison of the database with Redis, which repairs whatever publishing on commit has missed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, connections
+
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.models import Publication
+from ratelimit_app.publishing import content, ledger, publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+CLAIM_MS = 5_000
+
+
+@dataclass(slots=True)
+class Report:
+    """
+    What a sync has compared and found.
+
+    `version`: of the snapshot in Redis, when it ended. `snapshot_differs`: rules or allowlist were not what the
+    database says. `bans`: active in the database. `missing`, `stale`, `wrong`: bans that Redis did not have, still
+    had, or had with another end. `repaired`: whether that was mended.
+    """
+
+    version: str = ""
+    snapshot_differs: bool = False
+    bans: int = 0
+    missing: int = 0
+    stale: int = 0
+    wrong: int = 0
+    repaired: bool = False
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether Redis said anything else than the database."""
+        return self.snapshot_differs or bool(self.missing or self.stale or self.wrong)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain data."""
+        return asdict(self) | {"drift": self.has_drifted}
+
+
+def sync(*, check: bool = False) -> Report:
+    """
+    Compare the database with Redis, and repair Redis unless `check`. Raises StoreUnavailable.
+
+    It repairs what differs and nothing else, holding the publishers' lock for one part at a time, and renews the
+    lives of what never ends.
+    """
+    report = Report(repaired=not check)
+    row = _row()
+    held = ledger.read_snapshot()
+    same_epoch = ledger.counter_of(held.version, row.epoch.hex) is not None
+    report.snapshot_differs = not (same_epoch and content.body(row).is_in(held.body))
+    report.version = held.version or ""
+    if not check:
+        ledger.drop_strangers()
+        report.version = publisher.publish_snapshot()
+    for part in content.banned(row, ledger.CHUNK, mend=not check):
+        report.bans += _compare(row, part, report)
+    for part in ledger.noted():
+        _compare(row, part, report, only_stale=True)
+    return report
+
+
+def _row() -> Publication:
+    """Give the publishers' row without its lock, as it would be where there is none yet."""
+    rows = Publication.objects.using(content.write_alias())
+    return rows.filter(pk=1).first() or Publication(pk=1)
+
+
+def _compare(
+    row: Publication, identities: Collection[str], report: Report, *, only_stale: bool = False
+) -> int:
+    """Compare the bans of some identities and repair them; gives how many of them are banned."""
+    wanted, held = content.bans(row, identities), ledger.read_bans(identities)
+    drifted = publisher.differing(wanted, held)
+    if drifted and not report.repaired:
+        # What is committed between the two readings is no drift: look again.
+        wanted, held = content.bans(row, identities), ledger.read_bans(drifted)
+        drifted = publisher.differing(wanted, held)
+    for identity in drifted:
+        _count(report, wanted.get(identity), held[identity], only_stale=only_stale)
+    if report.repaired:
+        publisher.publish_bans(drifted)
+        ledger.renew([identity for identity, end in wanted.items() if not end and ledger.is_client(identity)])
+    return len(wanted)
+
+
+def _count(report: Report, wanted: int | None, held: ledger.Ban, *, only_stale: bool) -> None:
+    """Count one difference; a ban that has ended by itself is none, it only leaves the index."""
+    if wanted is None:
+        report.stale += publisher.is_live(held)
+    elif not only_stale:
+        report.missing += held.decides is None
+        report.wrong += held.decides is not None
+
+
+def publish_missing() -> None:
+    """
+    Publish everything from the database when Redis has no snapshot; one process at a time does it.
+
+    For a thread of its own, off the request path: it closes the thread's database connections, and what goes wrong
+    is only logged, since it is tried again at the next refresh.
+    """
+    try:
+        if ledger.claim(CLAIM_MS):
+            try:
+                if ledger.read_snapshot().version is None:
+                    sync()
+            finally:
+                ledger.release()
+    except (StoreUnavailable, DatabaseError) as error:
+        content.report("publishing from the database", error)
+    finally:
+        for connection in connections.all(initialized_only=True):
+            if not connection.in_atomic_block:
+                connection.close()
