@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, parse_network
-from ratelimit_app.core.entries import danger_of, parse_identity
+from ratelimit_app.core.entries import block_danger, parse_identity
 from ratelimit_app.models import BlacklistEntry, Origin
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def danger(kind: str, value: str, own: Address | None = None) -> str | None:
     """Say what blocking an address or network would break; `own`: the address of whoever blocks. None: nothing."""
     if kind != "ip":
         return None
-    return danger_of(parse_network(value), conf.trusted_proxies, own)
+    return block_danger(parse_network(value), conf.trusted_proxies, own)
 
 
 def covering(kind: str, value: str) -> list[str]:

@@ -109,17 +109,21 @@ def is_exact(identity: str, ipv4_prefix: int, ipv6_prefix: int) -> bool:
     return value.endswith(f"/{ipv6_prefix if ':' in value else ipv4_prefix}")
 
 
-def danger_of(network: Network, trusted: NetworkSet, own: Address | None) -> str | None:
+def width_danger(network: Network) -> str | None:
+    """Say that a network is too wide to be listed without a second thought. None: it is not."""
+    widest = WIDEST_PREFIX[network.version]
+    return f"it is wider than /{widest}" if network.prefixlen < widest else None
+
+
+def block_danger(network: Network, trusted: NetworkSet, own: Address | None) -> str | None:
     """Say what blocking this network would break: too wide, loopback, a trusted proxy, oneself. None: nothing."""
-    if network.prefixlen < WIDEST_PREFIX[network.version]:
-        return f"it is wider than /{WIDEST_PREFIX[network.version]}"
     if _LOOPBACK.overlaps(network):
         return "it holds loopback addresses, from which health checks and proxies come"
     if trusted.overlaps(network):
         return "it holds a trusted proxy, through which everybody comes"
     if own is not None and own in network:
         return f"it holds your own address, {own}"
-    return None
+    return width_danger(network)
 
 
 def _source(text: str, kinds: frozenset[str]) -> Source:

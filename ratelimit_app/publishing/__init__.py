@@ -5,5 +5,17 @@ from __future__ import annotations
 from ratelimit_app.publishing.ledger import NO_BAN, Ban, read_bans, read_snapshot
 from ratelimit_app.publishing.publisher import publish
 from ratelimit_app.publishing.repair import Report, publish_missing, sync
+from ratelimit_app.publishing.status import entries_published, rules_published
 
-__all__ = ["NO_BAN", "Ban", "Report", "publish", "publish_missing", "read_bans", "read_snapshot", "sync"]
+__all__ = [
+    "NO_BAN",
+    "Ban",
+    "Report",
+    "entries_published",
+    "publish",
+    "publish_missing",
+    "read_bans",
+    "read_snapshot",
+    "rules_published",
+    "sync",
+]

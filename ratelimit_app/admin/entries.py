@@ -1,0 +1,185 @@
+"""The lists in the admin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.db.models import Q
+from django.utils import timezone
+
+from ratelimit_app import lists
+from ratelimit_app.admin.forms import AllowlistEntryForm, BlacklistEntryForm
+from ratelimit_app.admin.status import ModelAdmin, StatusAdmin
+from ratelimit_app.conf import conf
+from ratelimit_app.core.addresses import client_address
+from ratelimit_app.core.entries import network_value, parse_identity
+from ratelimit_app.core.identity import IdentityError
+from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Entry, Origin
+from ratelimit_app.publishing import entries_published
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+    from ratelimit_app.core.addresses import Address
+
+DAY = 86_400
+
+
+class ActiveFilter(admin.SimpleListFilter):
+    """Entries that count now, and those that have ended."""
+
+    title = "active now"
+    parameter_name = "active"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Offer both."""
+        return [("yes", "Yes"), ("no", "No, ended")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Give the chosen ones."""
+        is_active = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        if self.value() == "yes":
+            return queryset.filter(is_active)
+        return queryset.exclude(is_active) if self.value() == "no" else queryset
+
+
+class EntryAdmin(ModelAdmin):
+    """What the admins of both lists have in common."""
+
+    list_filter: tuple[Any, ...] = (ActiveFilter, "source", "kind")
+    search_fields = ("kind", "value", "reason")
+    show_full_result_count = False
+    made_here = ("source", "created_by", "created_at")
+
+    @admin.display(description="identity", ordering="value")
+    def identity(self, entry: Entry) -> str:
+        """The identity as it is written everywhere."""
+        return entry.identity
+
+    @admin.display(boolean=True, description="active now")
+    def active_now(self, entry: Entry) -> bool:
+        """Whether the entry counts at this moment."""
+        return entry.is_active()
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Let the form know who asks, so that nobody locks themselves out."""
+        form = super().get_form(request, obj, change, **kwargs)
+        return type(form.__name__, (form,), {"own_address": _address_of(request)})
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """An identity is not edited: its entry is ended, and another one made."""
+        return (*self.readonly_fields, "kind", "value") if obj else tuple(self.readonly_fields)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save, with whoever made it."""
+        if not change:
+            obj.created_by = request.user
+        super().save_model(request, obj, form, change)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find by text, and by identity in whatever form it is typed: secrets by digest, addresses in networks."""
+        found, may_repeat = super().get_search_results(request, queryset, search_term)
+        if identity := _typed(search_term):
+            kind, value = identity
+            values = [value, *(network.partition(":")[2] for network in lists.covering(kind, value))]
+            found |= queryset.filter(kind=kind, value__in=values)
+        return found, may_repeat
+
+
+@admin.register(BlacklistEntry)
+class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
+    """Who is turned away."""
+
+    form = BlacklistEntryForm
+    list_display = (
+        "identity", "source", "reason", "active_now", "in_redis", "expires_at", "level", "policy", "created_by",
+        "created_at",
+    )  # fmt: skip
+    list_filter = (*EntryAdmin.list_filter, "policy")
+    list_select_related = ("policy", "created_by")
+    actions = ("block", "extend", "unblock")
+    readonly_fields = (*EntryAdmin.made_here, "level", "policy", "evidence", "active_now", "in_redis")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show what is known of a ban; a new one knows nothing yet."""
+        ban = ("kind", "value", "reason", "expires_at")
+        if obj is None:
+            return [(None, {"fields": (*ban, "confirm")})]
+        return [
+            (None, {"fields": (*ban, ("active_now", "in_redis"))}),
+            ("Where it comes from", {"fields": (*self.made_here, "policy", "level", "evidence")}),
+        ]
+
+    def published(self, rows: Sequence[Any]) -> list[bool | None]:
+        """Say of each entry whether Redis has it."""
+        return entries_published(rows)
+
+    @admin.action(description="Block the selected identities for 24 hours from now", permissions=["change"])
+    def block(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> None:
+        """Make or extend a manual entry of each identity; promoted ones stay as they are."""
+        for entry in queryset:
+            made = lists.block(entry.identity, reason=entry.reason, period=DAY, created_by=request.user)
+            self.log_change(request, made, "Blocked for 24 hours from now by an action.")
+        self._say(request, "blocked", queryset.count())
+
+    @admin.action(description="Extend the selected bans by 24 hours", permissions=["change"])
+    def extend(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> None:
+        """Let bans that are active last a day longer; endless ones stay so."""
+        entries = list(queryset.filter(expires_at__gt=timezone.now()))
+        lists.extend(BlacklistEntry.objects.filter(pk__in=[entry.pk for entry in entries]), DAY)
+        for entry in entries:
+            self.log_change(request, entry, "Extended by 24 hours by an action.")
+        self._say(request, "extended", len(entries))
+
+    @admin.action(description="Unblock the selected identities", permissions=["change", "delete"])
+    def unblock(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> None:
+        """Lift the bans and forget the offences; manual entries are deleted, promoted ones end and keep their level."""
+        entries = list(queryset)
+        self.log_deletions(request, queryset.exclude(source=Origin.PROMOTED))
+        lists.lift(BlacklistEntry.objects.filter(pk__in=[entry.pk for entry in entries]))
+        for entry in entries:
+            if entry.source == Origin.PROMOTED:
+                self.log_change(request, entry, "Unblocked by an action.")
+        self._say(request, "unblocked", len(entries))
+
+    def _say(self, request: HttpRequest, what: str, count: int) -> None:
+        self.message_user(request, f"{count} entries {what}.", messages.SUCCESS)
+
+
+@admin.register(AllowlistEntry)
+class AllowlistEntryAdmin(EntryAdmin):
+    """Who always passes."""
+
+    form = AllowlistEntryForm
+    list_display = ("identity", "source", "reason", "active_now", "expires_at", "created_by", "created_at")
+    list_select_related = ("created_by",)
+    readonly_fields = EntryAdmin.made_here
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show what is known of an entry; a new one knows nothing yet."""
+        entry = ("kind", "value", "reason", "expires_at")
+        return [(None, {"fields": (*entry, *self.made_here) if obj else (*entry, "confirm")})]
+
+
+def _address_of(request: HttpRequest) -> Address | None:
+    forwarded = request.headers.get(conf.client_ip_header)
+    peer = request.META.get("REMOTE_ADDR", "")
+    return client_address(peer, [forwarded] if forwarded else [], conf.trusted_proxies, conf.trusts_unix)
+
+
+def _typed(term: str) -> tuple[str, str] | None:
+    """Read what was typed into the search as an identity, None when it is none."""
+    try:
+        return "ip", network_value(term)
+    except IdentityError:
+        pass
+    try:
+        return parse_identity(term, conf.key_secret)
+    except IdentityError:
+        return None

@@ -1,0 +1,47 @@
+"""Columns that tell whether a row counts now, and whether it has arrived in Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django.http import HttpRequest
+
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+class StatusAdmin(ModelAdmin):
+    """An admin whose rows know whether Redis has them; it asks Redis once for a page."""
+
+    def published(self, rows: Sequence[Any]) -> list[bool | None]:
+        """Say of each row whether Redis has it, None: unknown."""
+        raise NotImplementedError
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Ask Redis about the rows of the page."""
+        changelist = super().get_changelist_instance(request)
+        self._mark(list(changelist.result_list))
+        return changelist
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Ask Redis about the one row."""
+        row = super().get_object(request, object_id, from_field)
+        if row is not None:
+            self._mark([row])
+        return row
+
+    def _mark(self, rows: list[Any]) -> None:
+        for row, published in zip(rows, self.published(rows), strict=True):
+            row.is_published = published
+
+    @admin.display(boolean=True, description="in Redis")
+    def in_redis(self, row: Any) -> bool | None:
+        """Whether Redis has the row as it is; unknown when Redis does not answer."""
+        published: bool | None = getattr(row, "is_published", None)
+        return published
