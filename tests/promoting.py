@@ -1,0 +1,108 @@
+"""A process that promotes once, when told to on its standard input; it can be made to die at a chosen step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.celery_app import set_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STEPS = {
+    "locked": ("promotion.banning", "Judgement._lock", "after"),
+    "written": ("promotion.banning", "Judgement._write", "after"),
+    "committed": ("publishing", "publish", "before"),
+    "published": ("publishing", "publish", "after"),
+    "announcing": ("promotion.announcing", "_send", "before"),
+    "sent": ("promotion.announcing", "_send", "after"),
+    "announced": ("promotion.announcing", "_announce", "after"),
+    "finishing": ("store.turns", "Turn.finish", "before"),
+}
+
+
+def die(*_: Any, **__: Any) -> None:
+    """End at once, as when the machine's memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(step: str) -> None:
+    """Replace one function by itself and a sudden death, before or after it."""
+    from importlib import import_module
+
+    module, path, when = STEPS[step]
+    owner: Any = import_module(f"ratelimit_app.{module}")
+    *classes, name = path.split(".")
+    for part in classes:
+        owner = getattr(owner, part)
+    original = getattr(owner, name)
+
+    def lethal(*args: Any, **kwargs: Any) -> None:
+        if when == "after":
+            original(*args, **kwargs)
+        die()
+
+    setattr(owner, name, lethal)
+
+
+def note_signals() -> Any:
+    """Note each `identity_blocked` in the database, as a project's audit would; the name has no unique constraint."""
+    from django.contrib.auth.models import User
+
+    from ratelimit_app.signals import identity_blocked
+
+    def note(identity: str, **_: Any) -> None:
+        User.objects.create(username=uuid.uuid4().hex, first_name=identity)
+
+    identity_blocked.connect(note, weak=False)
+    return note
+
+
+def main() -> None:
+    """Wait for the word, promote, print the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--die-at", choices=[*STEPS, ""], default="")
+    parser.add_argument("--without-turn", action="store_true")
+    options = parser.parse_args()
+    set_up()
+
+    from ratelimit_app.promotion import promote_repeat_offenders, run
+    from ratelimit_app.store import turns
+
+    turns.TURN_TTL = 0.3
+    note_signals()
+    if options.without_turn:
+        run.turn = unguarded  # type: ignore[assignment]
+    if options.die_at:
+        die_at(options.die_at)
+    say("ready")
+    sys.stdin.readline()
+    say(json.dumps(promote_repeat_offenders().as_dict()))
+
+
+def say(line: str) -> None:
+    """Tell the test that started this process."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def unguarded(_: str) -> Iterator[Any]:
+    """Stand for a turn that was lost at once: nothing but the database keeps the runs apart."""
+
+    class Lost:
+        def renew(self) -> None:
+            """Have nothing to renew."""
+
+    yield Lost()
+
+
+if __name__ == "__main__":
+    main()
