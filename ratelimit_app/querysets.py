@@ -25,9 +25,9 @@ class PublishedQuerySet(models.QuerySet[Any]):
         """Update as Django does. Raises ValidationError for literal values that no row may have."""
         clean = getattr(self.model, "clean_update", None)
         self._for_write = True
+        if clean is not None:
+            kwargs = clean(self.all().using(self.db), kwargs)
         with transaction.atomic(using=self.db, savepoint=False):
-            if clean is not None:
-                kwargs = clean(self.all(), kwargs)
             before = self._identities()
             count = super().update(**kwargs)
             after = self._moved(before, kwargs)

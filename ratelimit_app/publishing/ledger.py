@@ -137,7 +137,8 @@ def noted() -> Iterator[list[str]]:
         cursor = None
         while cursor != 0:
             with unavailable():
-                reply: Any = client().hscan(key, cursor or 0, count=CHUNK)
+                is_ours = client().type(key) == b"hash"
+                reply: Any = client().hscan(key, cursor or 0, count=CHUNK) if is_ours else (0, {})
             cursor, fields = reply
             yield [prefix + field.decode("utf-8", "replace") for field in fields]
 

@@ -1,0 +1,188 @@
+"""Blocking and unblocking in code."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+
+import ratelimit_app
+from ratelimit_app import ablock, aunblock, block, lists, offences, unblock
+from ratelimit_app.conf import conf
+from ratelimit_app.core.addresses import parse_address
+from ratelimit_app.models import BlacklistEntry, to_us
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def mark(valkey: Any, identity: str) -> int | None:
+    """The mark of an identity in Redis."""
+    value = valkey.get(conf.keys.mark(identity))
+    return None if value is None else int(value)
+
+
+def test_block_when_called_makes_a_manual_entry_in_force(valkey: Any) -> None:
+    """The entry says who, why, how long and by whom; Redis has it when the call returns."""
+    staff = get_user_model().objects.create(username="staff")
+    before = timezone.now()
+    entry = block("user:42", reason="scraping", period=90, created_by=staff)
+    assert ("user", "42", "scraping", "manual", staff) == (
+        entry.kind, entry.value, entry.reason, entry.source, entry.created_by,
+    )  # fmt: skip
+    assert entry.expires_at is not None
+    assert timedelta(0) <= entry.expires_at - before - timedelta(seconds=90) < timedelta(seconds=5)
+    assert to_us(entry.expires_at) == mark(valkey, "user:42")
+
+
+def test_block_when_there_is_an_entry_extends_it_and_never_shortens(valkey: Any) -> None:
+    """C111: a ban for ever stays one; the longer of two ends counts."""
+    first = block("user:42", reason="one", period=60)
+    longer = block("user:42", reason="two", period=3_600)
+    shorter = block("user:42", reason="three", period=60)
+    assert first.pk == longer.pk == shorter.pk
+    assert longer.expires_at == shorter.expires_at != first.expires_at
+    assert block("user:42", reason="four").expires_at is None
+    assert block("user:42", reason="five", period=60).expires_at is None
+    assert ("five", 1) == (BlacklistEntry.objects.get().reason, BlacklistEntry.objects.count())
+    assert 0 == mark(valkey, "user:42")
+
+
+def test_block_when_the_entry_has_ended_begins_anew(valkey: Any) -> None:
+    """An ended ban does not lengthen the next one."""
+    entry = block("user:42", reason="one", period=60)
+    BlacklistEntry.objects.update(expires_at=timezone.now() - timedelta(days=1))
+    assert mark(valkey, "user:42") is None
+    assert block("user:42", reason="two", period=60).pk == entry.pk
+    assert mark(valkey, "user:42")
+
+
+def test_block_when_promoted_too_leaves_the_promoted_entry_alone(valkey: Any) -> None:
+    """A ban by hand is a row of its own; the longer of both is in force."""
+    promoted = BlacklistEntry.objects.create(
+        kind="user", value="42", source="promoted", level=3, expires_at=timezone.now() + timedelta(hours=9)
+    )
+    block("user:42", reason="by hand", period=60)
+    assert to_us(promoted.expires_at) == mark(valkey, "user:42")
+    promoted.refresh_from_db()
+    assert (3, "promoted") == (promoted.level, promoted.source)
+
+
+@pytest.mark.parametrize(
+    ("typed", "identity"),
+    [
+        ("ip:203.0.113.9", "ip:203.0.113.9"), ("ip:203.0.113.77/24", "ip:203.0.113.0/24"),
+        ("ip:2001:DB8::1/64", "ip:2001:db8::/64"), ("ip:::ffff:203.0.113.9", "ip:203.0.113.9"),
+        ("user:42", "user:42"), ("device:ab12", "device:ab12"), ("device:a:b", "device:a:b"),
+    ],
+)  # fmt: skip
+def test_block_when_given_an_identity_writes_it_in_its_one_form(typed: str, identity: str) -> None:
+    """C100: what is typed and what is looked up are the same text."""
+    assert identity == block(typed, reason="").identity
+    assert 1 == unblock(identity)
+
+
+def test_block_when_the_value_is_secret_keeps_only_its_digest(valkey: Any) -> None:
+    """C26: neither the row nor Redis holds the secret; unblocking takes the secret or its digest."""
+    entry = block("header:X-Api-Key:hunter2:hunter2", reason="stolen")
+    assert entry.identity.startswith("header:x-api-key:~")
+    assert not any(b"hunter2" in key for key in valkey.keys())
+    assert 1 == unblock(entry.identity)
+    block("header:x-api-key:hunter2:hunter2", reason="stolen")
+    assert 1 == unblock("header:x-api-key:hunter2:hunter2")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "203.0.113.9",
+        "ip:",
+        "ip:nowhere",
+        "global:all",
+        "header:x-key",
+        "user+ip:1",
+        "nobody:1",
+        "ip:10.0.0.0/99",
+    ],
+)
+def test_block_when_given_no_identity_refuses_with_the_remedy(bad: str) -> None:
+    """What cannot be looked up is refused where it is typed."""
+    with pytest.raises(ValueError, match="expected"):
+        block(bad, reason="")
+    with pytest.raises(ValueError, match="expected"):
+        unblock(bad)
+    assert 0 == BlacklistEntry.objects.count()
+
+
+@pytest.mark.parametrize("period", [0, -1, float("nan"), float("inf"), 1e12])
+def test_block_when_the_period_is_none_refuses_it(period: float) -> None:
+    """A period is a time that passes."""
+    with pytest.raises(ValueError, match="is not a period"):
+        block("user:42", reason="", period=period)
+
+
+def test_unblock_when_called_lifts_every_ban_of_the_identity(valkey: Any) -> None:
+    """C96: manual and imported rows go; the promoted one ends now and keeps its level; offences are forgotten."""
+    policyless = {"kind": "user", "value": "42"}
+    block("user:42", reason="")
+    BlacklistEntry.objects.create(**policyless, source="imported")
+    BlacklistEntry.objects.create(**policyless, source="promoted", level=2)
+    block("user:43", reason="")
+    valkey.hset(conf.keys.offences("user:42"), "1|a", 5)
+    assert 3 == unblock("user:42")
+    assert mark(valkey, "user:42") is None
+    assert 0 == mark(valkey, "user:43")
+    assert [] == offences.counts("user:42")
+    left = BlacklistEntry.objects.get(value="42")
+    assert ("promoted", 2, False) == (left.source, left.level, left.is_active())
+    assert 0 == unblock("user:42")
+
+
+async def test_the_async_twins_when_awaited_do_the_same(valkey: Any) -> None:
+    """ablock and aunblock."""
+    entry = await ablock("user:42", reason="scraping", period=60)
+    assert to_us(entry.expires_at) == mark(valkey, "user:42")
+    assert 1 == await aunblock("user:42")
+    assert mark(valkey, "user:42") is None
+
+
+def test_extend_when_called_lengthens_what_is_active() -> None:
+    """Endless bans stay endless, ended ones ended."""
+    now = timezone.now()
+    ends = [None, now - timedelta(hours=1), now + timedelta(hours=1)]
+    rows = [
+        BlacklistEntry.objects.create(kind="user", value=str(n), expires_at=end) for n, end in enumerate(ends)
+    ]
+    assert 1 == lists.extend(BlacklistEntry.objects.all(), 3_600)
+    for row in rows:
+        row.refresh_from_db()
+    assert [*ends[:2], now + timedelta(hours=2)] == [row.expires_at for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("0.0.0.0/0", "loopback"), ("::/0", "loopback"), ("64.0.0.0/7", "wider"), ("2000::/16", "wider"),
+        ("127.0.0.1", "loopback"), ("::1", "loopback"), ("10.1.2.3", "trusted proxy"), ("10.0.0.0/7", "trusted proxy"),
+        ("203.0.113.0/24", "your own address"), ("203.0.113.9", "your own address"),
+    ],
+)  # fmt: skip
+def test_a_danger_when_blocking_would_break_the_site_is_named(value: str, reason: str) -> None:
+    """C114: too wide, loopback, trusted proxies, oneself."""
+    assert reason in (lists.danger("ip", value, parse_address("203.0.113.9")) or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("ip", "198.51.100.0/24"), ("ip", "2001:db8::/32"), ("user", "1")]
+)
+def test_a_danger_when_there_is_none_is_not_invented(kind: str, value: str) -> None:
+    """Ordinary bans need no confirmation."""
+    assert lists.danger(kind, value, parse_address("203.0.113.9")) is None
+
+
+def test_the_package_when_asked_offers_all_four() -> None:
+    """The functions users import."""
+    assert {"block", "unblock", "ablock", "aunblock"} <= set(ratelimit_app.__all__)

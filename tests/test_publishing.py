@@ -1,0 +1,540 @@
+"""From the database to Redis: versions, networks, marks, and the sync that repairs whatever was missed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.utils import timezone
+
+from ratelimit_app import publishing, snapshot_cache
+from ratelimit_app.conf import conf
+from ratelimit_app.core.addresses import parse_address
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule, to_us
+from ratelimit_app.publishing import ledger, publisher
+from ratelimit_app.signals import identity_unblocked, snapshot_published
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DEAD = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": "unix:///nowhere/valkey.sock?db=0",
+    }
+}
+US = 1_000_000
+
+
+def body(valkey: Any) -> dict[str, Any]:
+    """The snapshot in Redis."""
+    held: dict[str, Any] = json.loads(valkey.hget(conf.keys.snapshot, "body"))
+    return held
+
+
+def version(valkey: Any, field: str = "version") -> tuple[str, int]:
+    """Epoch and counter in Redis."""
+    epoch, _, counter = valkey.hget(conf.keys.snapshot, field).decode().partition(":")
+    return epoch, int(counter)
+
+
+def mark(valkey: Any, identity: str) -> int | None:
+    """The mark of an identity in Redis."""
+    value = valkey.get(conf.keys.mark(identity))
+    return None if value is None else int(value)
+
+
+def execute(sql: str, *params: Any) -> None:
+    """Write past the ORM."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+
+
+def test_a_snapshot_when_nothing_changed_keeps_its_version(valkey: Any) -> None:
+    """Only a real change of content bumps the version."""
+    rule = Rule.objects.create(name="a", rate="5/s")
+    before = version(valkey)
+    rule.save()
+    Rule.objects.update(description="other words")
+    assert before == version(valkey)
+    Rule.objects.update(rate="6/s")
+    assert (before[0], before[1] + 1) == version(valkey)
+
+
+def test_a_snapshot_when_published_holds_rules_and_lists_as_plain_data(valkey: Any) -> None:
+    """What is off or has ended is not published; periods of policies decide how long offences are kept."""
+    now = timezone.now()
+    Rule.objects.create(name="a", rate="5/s", starts_at=now)
+    Rule.objects.create(name="b", rate="5/s", mode="off")
+    AllowlistEntry.objects.create(kind="ip", value="192.0.2.0/24")
+    AllowlistEntry.objects.create(kind="user", value="7", expires_at=now + timedelta(hours=1))
+    AllowlistEntry.objects.create(kind="user", value="8", expires_at=now)
+    PromotionPolicy.objects.create(name="p", find_period=7_200)
+    PromotionPolicy.objects.create(name="q", find_period=72_000, enabled=False)
+    held = body(valkey)
+    assert ["a"] == [rule["name"] for rule in held["rules"]]
+    assert to_us(now) == held["rules"][0]["starts_us"]
+    assert {"ip:192.0.2.0/24": 0, "user:7": to_us(now) + 3_600 * US} == held["allowlist"]
+    assert 7_260 == held["offence_ttl"]
+    assert [] == held["kinds"]
+
+
+def test_the_longer_allowlist_entry_when_two_name_one_identity_counts(valkey: Any) -> None:
+    """An imported entry and a manual one may name the same user."""
+    AllowlistEntry.objects.create(kind="user", value="7", source="imported")
+    AllowlistEntry.objects.create(kind="user", value="7", expires_at=timezone.now() + timedelta(hours=1))
+    assert {"user:7": 0} == body(valkey)["allowlist"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "is_mark"),
+    [
+        ("ip", "203.0.113.9", True), ("ip", "2001:db8::5", True), ("ip", "2001:db8::/64", True), ("user", "42", True),
+        ("header:x-key", "secret", True), ("ip", "203.0.113.0/24", False), ("ip", "2001:db8::/48", False),
+        ("ip", "2001:db8::/65", False),
+    ],
+)  # fmt: skip
+def test_a_ban_when_published_is_a_mark_or_a_network(
+    valkey: Any, kind: str, value: str, is_mark: bool
+) -> None:
+    """Clients, single or at the configured prefix, are exact marks with their own end; the rest are networks."""
+    end = timezone.now() + timedelta(seconds=90)
+    entry = BlacklistEntry.objects.create(kind=kind, value=value, expires_at=end)
+    if is_mark:
+        assert to_us(end) == mark(valkey, entry.identity)
+        assert to_us(end) == int(valkey.hget(conf.keys.marks, entry.identity))
+        assert -(-to_us(end) // 1_000) == valkey.pexpiretime(conf.keys.mark(entry.identity))
+        assert [kind] == body(valkey)["kinds"]
+    else:
+        assert to_us(end) == int(valkey.hget(conf.keys.networks, value))
+        assert [] == body(valkey)["kinds"]
+
+
+def test_every_key_when_published_has_a_time_to_live(valkey: Any) -> None:
+    """Nothing that is written stays for ever by itself; what never ends lives 30 days and is renewed."""
+    Rule.objects.create(name="a", rate="5/s")
+    for value in ("203.0.113.9", "203.0.113.0/24"):
+        BlacklistEntry.objects.create(kind="ip", value=value)
+    keys = valkey.keys()
+    assert 5 == len(keys)
+    assert all(29 * 86_400 < valkey.ttl(key) <= 30 * 86_400 for key in keys)
+    for key in keys:
+        valkey.expire(key, 60)
+    assert not publishing.sync().has_drifted
+    assert all(valkey.ttl(key) > 29 * 86_400 for key in keys)
+
+
+def test_networks_when_edited_are_published_as_differences(valkey: Any) -> None:
+    """Networks have a version of their own; each change of it is in the list of changes."""
+    first = BlacklistEntry.objects.create(kind="ip", value="203.0.113.0/24")
+    before, rules_before = version(valkey, "networks"), version(valkey)
+    BlacklistEntry.objects.create(kind="ip", value="198.51.100.0/24")
+    first.delete()
+    assert rules_before == version(valkey)
+    assert (before[0], before[1] + 2) == version(valkey, "networks")
+    changes = [json.loads(change) for change in valkey.lrange(conf.keys.network_changes, -2, -1)]
+    assert [
+        {"n": before[1] + 1, "set": {"198.51.100.0/24": 0}, "del": []},
+        {"n": before[1] + 2, "set": {}, "del": ["203.0.113.0/24"]},
+    ] == changes
+    assert {b"198.51.100.0/24": b"0"} == valkey.hgetall(conf.keys.networks)
+
+
+def test_networks_when_redis_forgot_them_reach_readers_that_remember_old_ones(valkey: Any) -> None:
+    """A reader drops a network that was unblocked while Redis was away and came back empty."""
+    entry = BlacklistEntry.objects.create(kind="ip", value="203.0.113.0/24")
+    snapshot_cache.refresh()
+    address = parse_address("203.0.113.9")
+    assert address is not None
+
+    def end() -> int | None:
+        found = snapshot_cache.refresh()
+        assert found is not None
+        return found.networks.find(address, 1)
+
+    assert 0 == end()
+    valkey.flushall()
+    execute("DELETE FROM ratelimit_app_blacklistentry WHERE id = %s", entry.pk)
+    publishing.sync()
+    assert end() is None
+
+
+def test_a_ban_when_several_name_one_identity_ends_with_the_longest(valkey: Any) -> None:
+    """Deleting the longer leaves the shorter in force; deleting both lifts the ban."""
+    now = timezone.now()
+    short = BlacklistEntry.objects.create(kind="user", value="1", expires_at=now + timedelta(hours=1))
+    long = BlacklistEntry.objects.create(
+        kind="user", value="1", source="promoted", expires_at=now + timedelta(hours=2)
+    )
+    assert to_us(long.expires_at) == mark(valkey, "user:1")
+    long.delete()
+    assert to_us(short.expires_at) == mark(valkey, "user:1")
+    BlacklistEntry.objects.create(kind="user", value="1", source="imported")
+    assert 0 == mark(valkey, "user:1")
+    BlacklistEntry.objects.all().delete()
+    assert mark(valkey, "user:1") is None
+    assert not valkey.exists(conf.keys.marks)
+
+
+def test_a_ban_when_it_has_ended_leaves_nothing_in_redis(valkey: Any) -> None:
+    """C112: the mark dies at its time by itself; the sync clears the index and finds no drift in that."""
+    unblocked: list[str] = []
+
+    def note(identity: str, **_: Any) -> None:
+        unblocked.append(identity)
+
+    identity_unblocked.connect(note)
+    for value in ("203.0.113.9", "203.0.113.0/24"):
+        BlacklistEntry.objects.create(
+            kind="ip", value=value, expires_at=timezone.now() + timedelta(milliseconds=300)
+        )
+    threading.Event().wait(0.35)
+    assert mark(valkey, "ip:203.0.113.9") is None
+    assert not publishing.sync(check=True).stale
+    publishing.sync()
+    identity_unblocked.disconnect(note)
+    assert not valkey.exists(conf.keys.marks, conf.keys.networks)
+    assert [] == unblocked
+
+
+def test_a_version_when_redis_is_ahead_becomes_greater_still(valkey: Any) -> None:
+    """A database restored from a backup does not publish under a number that Redis has seen."""
+    Rule.objects.create(name="a", rate="5/s")
+    epoch, counter = version(valkey)
+    Publication.objects.update(counter=0)
+    valkey.hset(conf.keys.snapshot, "version", f"{epoch}:{counter + 50}")
+    Rule.objects.update(rate="6/s")
+    assert (epoch, counter + 51) == version(valkey)
+    assert counter + 51 == Publication.objects.get().counter
+
+
+def test_a_version_when_the_database_is_another_begins_a_new_epoch(valkey: Any) -> None:
+    """Redis takes a new epoch, whatever its counter."""
+    Rule.objects.create(name="a", rate="5/s")
+    epoch, _ = version(valkey)
+    Publication.objects.all().delete()
+    assert publishing.sync().snapshot_differs
+    assert epoch != version(valkey)[0]
+    assert not publishing.sync(check=True).has_drifted
+
+
+def test_redis_when_offered_an_old_counter_of_its_epoch_refuses_it(valkey: Any) -> None:
+    """Two publishers cannot put old content under a newer number, nor old numbers over new ones."""
+    Rule.objects.create(name="a", rate="5/s")
+    epoch, counter = version(valkey)
+    for offered in (counter, counter - 1):
+        assert not ledger.put_snapshot(f"{epoch}:{offered}", "{}", 0)
+        assert not ledger.put_networks(f"{epoch}:0", {"ip:203.0.113.0/24": 0})
+    assert (epoch, counter) == version(valkey)
+    assert ["a"] == [rule["name"] for rule in body(valkey)["rules"]]
+    assert not valkey.exists(conf.keys.networks)
+
+
+def test_publishers_when_many_at_once_leave_what_the_database_says(valkey: Any) -> None:
+    """Eight threads that edit eight rules: no edit is lost, and the last version has them all."""
+    Rule.objects.bulk_create([Rule(name=f"r{n}", rate="1/s") for n in range(8)])
+
+    def edit(n: int) -> None:
+        for limit in range(2, 7):
+            Rule.objects.filter(name=f"r{n}").update(rate=f"{limit}/s")
+        connections.close_all()
+
+    threads = [threading.Thread(target=edit, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {"6/s"} == {rule["rate"] for rule in body(valkey)["rules"]}
+    assert not publishing.sync(check=True).has_drifted
+
+
+RAW = [
+    "INSERT INTO ratelimit_app_blacklistentry (kind, value, reason, source, created_at, level, evidence) "
+    "VALUES ('ip', '198.51.100.1', '', 'manual', '2026-01-01 00:00:00', 0, '')",
+    "INSERT INTO ratelimit_app_blacklistentry (kind, value, reason, source, created_at, level, evidence) "
+    "VALUES ('ip', '198.51.100.0/24', '', 'manual', '2026-01-01 00:00:00', 0, '')",
+    "DELETE FROM ratelimit_app_blacklistentry WHERE value = '203.0.113.9'",
+    "DELETE FROM ratelimit_app_blacklistentry WHERE value = '203.0.113.0/24'",
+    "UPDATE ratelimit_app_blacklistentry SET expires_at = '2099-01-01 00:00:00'",
+    "UPDATE ratelimit_app_rule SET rate = '7/s'",
+    "DELETE FROM ratelimit_app_rule",
+    "UPDATE ratelimit_app_allowlistentry SET value = '43'",
+]
+
+
+@pytest.mark.parametrize("sql", RAW)
+def test_raw_sql_when_the_sync_runs_is_found_and_repaired(valkey: Any, sql: str) -> None:
+    """C95: what no hook sees, the periodic comparison repairs; checking alone writes nothing."""
+    make_everything()
+    execute(sql)
+    before = dump(valkey)
+    assert publishing.sync(check=True).has_drifted
+    assert before == dump(valkey)
+    assert publishing.sync().has_drifted
+    assert before != dump(valkey)
+    assert not publishing.sync(check=True).has_drifted
+
+
+def damage_nothing_left(valkey: Any) -> None:
+    """Redis was flushed."""
+    valkey.flushall()
+
+
+def damage_mark_lost(valkey: Any) -> None:
+    """A mark was evicted."""
+    valkey.delete(conf.keys.mark("ip:203.0.113.9"))
+
+
+def damage_index_lost(valkey: Any) -> None:
+    """The index was evicted."""
+    valkey.delete(conf.keys.marks)
+
+
+def damage_networks_lost(valkey: Any) -> None:
+    """The networks were evicted."""
+    valkey.delete(conf.keys.networks)
+
+
+def damage_mark_wrong(valkey: Any) -> None:
+    """A mark says something else."""
+    valkey.set(conf.keys.mark("ip:203.0.113.9"), 5)
+
+
+def damage_mark_of_another_type(valkey: Any) -> None:
+    """A mark is no text."""
+    valkey.delete(conf.keys.mark("ip:203.0.113.9"))
+    valkey.lpush(conf.keys.mark("ip:203.0.113.9"), "x")
+
+
+def damage_all_of_another_type(valkey: Any) -> None:
+    """All shared keys are something else."""
+    for key in (conf.keys.snapshot, conf.keys.marks, conf.keys.networks, conf.keys.network_changes):
+        valkey.delete(key)
+        valkey.set(key, "x")
+
+
+def damage_body_garbage(valkey: Any) -> None:
+    """The snapshot is no JSON."""
+    valkey.hset(conf.keys.snapshot, "body", b"\xff{")
+
+
+def damage_stale_mark(valkey: Any) -> None:
+    """A mark without a row."""
+    ledger.put_marks({"user:99": 0})
+
+
+DAMAGES = [value for name, value in sorted(globals().items()) if name.startswith("damage_")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_redis_when_damaged_is_repaired_by_the_sync(valkey: Any, damage: Any) -> None:
+    """C95, C106: the snapshot, the networks and the marks are rebuilt from the database alone."""
+    make_everything()
+    before = dump(valkey)
+    damage(valkey)
+    assert publishing.sync(check=True).has_drifted
+    publishing.sync()
+    assert not publishing.sync(check=True).has_drifted
+    assert content_of(before) == content_of(dump(valkey))
+
+
+def make_everything() -> None:
+    """One row of each kind that is published."""
+    Rule.objects.create(name="a", rate="5/s")
+    AllowlistEntry.objects.create(kind="user", value="42")
+    for value in ("203.0.113.9", "203.0.113.0/24"):
+        BlacklistEntry.objects.create(kind="ip", value=value)
+
+
+def dump(valkey: Any) -> dict[str, Any]:
+    """All that stands in Redis."""
+    keys = conf.keys
+    held = {
+        "snapshot": valkey.hgetall(keys.snapshot),
+        "marks": valkey.hgetall(keys.marks),
+        "networks": valkey.hgetall(keys.networks),
+    }
+    return held | {name: mark(valkey, name) for name in ("ip:203.0.113.9", "ip:198.51.100.1", "user:99")}
+
+
+def content_of(held: dict[str, Any]) -> dict[str, Any]:
+    """What was dumped, without its versions."""
+    body = json.loads(held["snapshot"][b"body"])
+    return held | {"snapshot": body | {"version": ""}}
+
+
+def test_a_row_when_raw_sql_spoils_it_is_left_out_alone(
+    valkey: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C136: the others go on, with one error in the log, however often it is published and read."""
+    Rule.objects.create(name="good", rate="5/s")
+    Rule.objects.create(name="bad", rate="5/s")
+    execute("UPDATE ratelimit_app_rule SET rate = 'garbage' WHERE name = 'bad'")
+    execute(
+        "INSERT INTO ratelimit_app_blacklistentry (kind, value, reason, source, created_at, level, evidence) "
+        "VALUES ('ip', 'no address', '', 'manual', '2026-01-01 00:00:00', 0, '')"
+    )
+    BlacklistEntry.objects.create(kind="ip", value="203.0.113.9")
+    for _ in range(3):
+        publishing.sync()
+        snapshot_cache.refresh()
+    snapshot = snapshot_cache.known()
+    assert snapshot is not None
+    assert ["good"] == [rule.name for rule in snapshot.rules]
+    assert 0 == mark(valkey, "ip:203.0.113.9")
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert 1 == len([text for text in errors if "bad" in text])
+    assert 1 == len([text for text in errors if "blacklist entry" in text])
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL refuses such values itself")
+def test_a_row_when_it_cannot_even_be_read_is_left_out_alone(valkey: Any) -> None:
+    """C136: SQLite lets any bytes into any column."""
+    Rule.objects.bulk_create([Rule(name=name, rate="5/s") for name in ("good", "time", "blob")])
+    execute("UPDATE ratelimit_app_rule SET starts_at = '2026-13-45 99:00:00' WHERE name = 'time'")
+    execute("UPDATE ratelimit_app_rule SET description = x'00ff', scope = x'00ff' WHERE name = 'blob'")
+    publishing.sync()
+    assert ["good"] == [rule["name"] for rule in body(valkey)["rules"]]
+
+
+def test_a_row_when_raw_sql_left_it_in_another_form_is_mended(valkey: Any) -> None:
+    """C26, C100: host bits are cut off and a secret is digested at the next sync."""
+    for kind, value in (("ip", "192.0.2.121/24"), ("header:x-key", "hunter2-hunter2")):
+        execute(
+            "INSERT INTO ratelimit_app_blacklistentry (kind, value, reason, source, created_at, level, evidence) "
+            "VALUES (%s, %s, '', 'manual', '2026-01-01 00:00:00', 0, '')",
+            kind,
+            value,
+        )
+    assert 2 == publishing.sync(check=True).missing
+    publishing.sync()
+    assert b"192.0.2.0/24" in valkey.hgetall(conf.keys.networks)
+    assert not any(b"hunter2" in key for key in valkey.keys())
+    assert not BlacklistEntry.objects.filter(value__contains="hunter2").exists()
+    assert not publishing.sync(check=True).has_drifted
+
+
+def test_the_sync_when_redis_is_away_says_so(settings: Any) -> None:
+    """Whoever asks for a sync is told that it could not be done."""
+    settings.CACHES = DEAD
+    with pytest.raises(StoreUnavailable):
+        publishing.sync()
+
+
+def test_publishing_when_one_reply_is_slow_tries_once_more(
+    valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lost reply does not cost an edit the time until the sync."""
+    failures = [StoreUnavailable("slow")]
+    put = ledger.put_snapshot
+
+    def put_slowly(*args: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return put(*args)
+
+    monkeypatch.setattr(ledger, "put_snapshot", put_slowly)
+    Rule.objects.create(name="a", rate="5/s")
+    assert ["a"] == [rule["name"] for rule in body(valkey)["rules"]]
+
+
+def test_snapshot_published_when_a_version_is_new_is_sent_once(valkey: Any) -> None:
+    """The signal tells of new versions, not of every look."""
+    versions: list[str] = []
+
+    def note(version: str, **_: Any) -> None:
+        versions.append(version)
+
+    snapshot_published.connect(note)
+    rule = Rule.objects.create(name="a", rate="5/s")
+    rule.save()
+    publishing.sync()
+    snapshot_published.disconnect(note)
+    assert [":".join(map(str, version(valkey)))] == versions
+
+
+def test_missing_content_when_asked_for_by_many_is_published_once(valkey: Any) -> None:
+    """FLUSHDB: one process publishes everything from the database; who comes later finds it there."""
+    make_everything()
+    valkey.flushall()
+    assert ledger.claim(60_000)
+    publishing.publish_missing()
+    assert not valkey.exists(conf.keys.snapshot)
+    ledger.release()
+    publishing.publish_missing()
+    before = version(valkey)
+    assert not publishing.sync(check=True).has_drifted
+    publishing.publish_missing()
+    assert before == version(valkey)
+
+
+def test_missing_content_when_redis_is_away_raises_nothing(settings: Any) -> None:
+    """The thread that publishes what is missing outlives an outage."""
+    settings.CACHES = DEAD
+    publishing.publish_missing()
+
+
+def test_a_publisher_when_it_works_keeps_the_others_out() -> None:
+    """The row is locked from before the first read until after the last write."""
+    order: list[str] = []
+    inside, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with publisher.locked():
+            inside.set()
+            may_end.wait(5)
+            order.append("first")
+        connections.close_all()
+
+    def second() -> None:
+        with publisher.locked():
+            order.append("second")
+        connections.close_all()
+
+    one = threading.Thread(target=first)
+    one.start()
+    inside.wait(5)
+    two = threading.Thread(target=second)
+    two.start()
+    two.join(0.2)
+    may_end.set()
+    one.join()
+    two.join()
+    assert ["first", "second"] == order
+
+
+def test_the_page_of_rules_when_published_knows_it(valkey: Any, settings: Any) -> None:
+    """The admin's column: in Redis as it is, not there, or unknown."""
+    rule, off = (Rule.objects.create(name=mode, rate="5/s", mode=mode) for mode in ("enforce", "off"))
+    assert [True, True] == publishing.rules_published([rule, off])
+    execute("UPDATE ratelimit_app_rule SET rate = '6/s', mode = 'shadow'")
+    assert [False, False] == publishing.rules_published(list(Rule.objects.all()))
+    valkey.flushall()
+    assert [False] == publishing.rules_published([rule])
+    settings.CACHES = DEAD
+    assert [None] == publishing.rules_published([rule])
+
+
+def test_the_page_of_entries_when_published_knows_it(valkey: Any, settings: Any) -> None:
+    """The admin's column for bans: enforced for at least as long, not, or unknown."""
+    now = timezone.now()
+    mine = BlacklistEntry.objects.create(kind="user", value="1", expires_at=now + timedelta(hours=1))
+    ended = BlacklistEntry.objects.create(kind="user", value="2", expires_at=now)
+    assert [True, True] == publishing.entries_published([mine, ended])
+    mine.expires_at = None
+    assert [False] == publishing.entries_published([mine])
+    settings.CACHES = DEAD
+    assert [None] == publishing.entries_published([mine])
+
+
+def test_publishing_when_the_transaction_is_open_sees_what_it_wrote(valkey: Any) -> None:
+    """Called by hand inside a transaction, it publishes what the database says there."""
+    with transaction.atomic():
+        Rule.objects.create(name="a", rate="5/s")
+        assert not valkey.exists(conf.keys.snapshot)
+        publishing.publish()
+        assert ["a"] == [rule["name"] for rule in body(valkey)["rules"]]
