@@ -1,33 +1,16 @@
-"""The Celery application of the tests' project, and how a process beside the tests finds their databases."""
+"""The Celery application of the tests' project, for a worker beside the tests."""
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
-import django
 from celery import Celery
 from django.conf import settings
 
-NAMES = "RATELIMIT_TEST_NAMES"
+from tests.beside import is_child, set_up
+
 INTERVAL = 0.5
-
-
-def child_environment() -> dict[str, str]:
-    """Give the environment in which another process uses the server and the databases of this test run."""
-    from django.db import connections
-
-    names = {alias: str(connections[alias].settings_dict["NAME"]) for alias in connections}
-    own = {"DJANGO_SETTINGS_MODULE": "tests.settings", "RATELIMIT_TEST_DATA": str(settings.DATA)}
-    return {**os.environ, **own, NAMES: json.dumps(names)}
-
-
-def set_up() -> None:
-    """Start Django on the databases that the tests have made."""
-    for alias, name in json.loads(os.environ[NAMES]).items():
-        settings.DATABASES[alias]["NAME"] = name
-    django.setup()
 
 
 def make_app() -> Celery:
@@ -54,7 +37,10 @@ def at_a_tests_pace(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"schedule": INTERVAL}
 
 
-if NAMES in os.environ:
+if is_child():
     set_up()
+    from tests.offending import note_signals
+
+    note_signals()
     app = make_app()
     app.set_current()

@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import sys
-import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.celery_app import set_up
+from tests.beside import set_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,19 +51,6 @@ def die_at(step: str) -> None:
     setattr(owner, name, lethal)
 
 
-def note_signals() -> Any:
-    """Note each `identity_blocked` in the database, as a project's audit would; the name has no unique constraint."""
-    from django.contrib.auth.models import User
-
-    from ratelimit_app.signals import identity_blocked
-
-    def note(identity: str, **_: Any) -> None:
-        User.objects.create(username=uuid.uuid4().hex, first_name=identity)
-
-    identity_blocked.connect(note, weak=False)
-    return note
-
-
 def main() -> None:
     """Wait for the word, promote, print the report."""
     parser = argparse.ArgumentParser()
@@ -75,11 +61,12 @@ def main() -> None:
 
     from ratelimit_app.promotion import promote_repeat_offenders, run
     from ratelimit_app.store import turns
+    from tests.offending import note_signals
 
     turns.TURN_TTL = 0.3
     note_signals()
     if options.without_turn:
-        run.turn = unguarded  # type: ignore[assignment]
+        vars(run).update(turn=unguarded)
     if options.die_at:
         die_at(options.die_at)
     say("ready")

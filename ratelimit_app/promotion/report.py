@@ -42,7 +42,7 @@ class Promotion:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """Give the same as plain data, for the entry's `evidence`."""
+        """Give what it was earned with as plain data, for the entry's `evidence`."""
         return {
             "policy": self.policy,
             "rules": dict(self.rules),
@@ -51,6 +51,11 @@ class Promotion:
             "first": self.first_at.isoformat(),
             "last": self.last_at.isoformat(),
         }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all of it as plain data."""
+        ban = {"identity": self.identity, "level": self.level, "expires_at": self.expires_at.isoformat()}
+        return ban | self.evidence | {"dry_run": self.dry_run}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +106,14 @@ class PromotionReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Give the report as plain data, times in ISO 8601."""
-        data = asdict(self)
-        for promotion in data["promoted"]:
-            for name in ("expires_at", "first_at", "last_at"):
-                promotion[name] = promotion[name].isoformat()
-            promotion["rules"] = dict(promotion["rules"])
-        return data
+        return {
+            "promoted": [item.as_dict() for item in self.promoted],
+            "skipped": [asdict(item) for item in self.skipped],
+            "capped": [asdict(item) for item in self.capped],
+            "announced": list(self.announced),
+            "dry_run": self.dry_run,
+            "busy": self.busy,
+        }
 
 
 def describe(identity: str, policy: str, ban: Ban, *, dry_run: bool) -> Promotion:

@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 
 from ratelimit_app.conf import conf
 from ratelimit_app.models import BlacklistEntry
-from tests.celery_app import child_environment
+from tests.beside import child_environment
 from tests.offending import make_policy, make_rule, offend
 from tests.promoting import STEPS
 
