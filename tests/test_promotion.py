@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import IntegrityError
+from django.db import IntegrityError, connection
 from django.test import override_settings
 
 from ratelimit_app import promotion, publishing, snapshot_cache, unblock
@@ -465,15 +465,28 @@ def test_announce_of_a_row_that_another_run_announces_meanwhile_is_silent(now, h
     assert heard == [(WHO, 1)]
 
 
-def test_promote_with_a_receiver_that_fails_still_bans_and_tells_the_others(now, heard):
-    """A receiver of a project that raises, even from the database, costs nobody else anything."""
+def breaks_by_model(**_: Any) -> None:
+    """Fail in the database as a careless receiver does."""
+    User.objects.create(username="twice")
+    User.objects.create(username="twice")
+
+
+def breaks_by_sql(**_: Any) -> None:
+    """Fail in the database without Django's knowing; PostgreSQL then takes nothing more."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT no_such_column FROM auth_user")
+
+
+def raises(**_: Any) -> None:
+    """Fail elsewhere."""
+    raise LookupError
+
+
+@pytest.mark.parametrize("broken", [breaks_by_model, breaks_by_sql, raises])
+def test_promote_with_a_receiver_that_fails_still_bans_and_tells_the_others(caplog, now, heard, broken):
+    """A project's receiver that raises costs no ban; if it undid what others wrote, the log says so."""
     make_rule()
     make_policy()
-
-    def broken(**_):
-        User.objects.create(username="twice")
-        User.objects.create(username="twice")
-
     identity_blocked.connect(broken)
     offend(WHO, at=now)
     try:
@@ -483,6 +496,12 @@ def test_promote_with_a_receiver_that_fails_still_bans_and_tells_the_others(now,
     assert report.announced == (WHO,)
     assert heard == [(WHO, 1)]
     assert promote(now).announced == ()
+    assert BlacklistEntry.objects.get().announced_at
+    if broken is breaks_by_model:
+        assert "receiver_failed" in caplog.text
+        assert not User.objects.exists()
+    if broken is raises:
+        assert "receiver_failed" not in caplog.text
 
 
 def test_promote_while_redis_is_away_says_so_and_writes_nothing(settings, now):

@@ -58,12 +58,22 @@ def _announce(entry: BlacklistEntry, alias: str) -> bool:
 
 
 def _send(entry: BlacklistEntry, alias: str) -> None:
+    error: DatabaseError | None = None
+    is_undone = False
     try:
         with transaction.atomic(using=alias):
             identity_blocked.send_robust(sender=BlacklistEntry, identity=entry.identity, entry=entry)
-    except DatabaseError:
-        # A receiver has broken its part of the transaction: that part is undone, the ban stands.
-        logger.exception("ratelimit.receiver_failed signal=identity_blocked identity=%s", entry.identity)
+            is_undone = transaction.get_rollback(using=alias)
+    except DatabaseError as raised:
+        error = raised
+    if is_undone or error:
+        # Django has logged which receiver raised; what it cost the others must be said here.
+        logger.error(
+            "ratelimit.receiver_failed signal=identity_blocked identity=%s: a database error of one receiver undid "
+            "what all of them wrote; the ban stands. Put each receiver's writes into transaction.atomic().",
+            entry.identity,
+            exc_info=error,
+        )
 
 
 def _entries(alias: str) -> models.QuerySet[Any]:
