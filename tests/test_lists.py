@@ -10,10 +10,10 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 import ratelimit_app
-from ratelimit_app import ablock, aunblock, block, lists, offences, unblock
+from ratelimit_app import ablock, aunblock, block, lists, offences, snapshot_cache, unblock
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import parse_address
-from ratelimit_app.models import BlacklistEntry, to_us
+from ratelimit_app.models import AllowlistEntry, BlacklistEntry, to_us
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,6 +70,27 @@ def test_block_when_promoted_too_leaves_the_promoted_entry_alone(valkey: Any) ->
     assert (3, "promoted") == (promoted.level, promoted.source)
 
 
+def test_an_identity_when_on_both_lists_passes(client: Any) -> None:
+    """C102: the allowlist wins, at once, over a ban that is in force already; an ended entry allows nothing."""
+    block("ip:203.0.113.9", reason="")
+    block("ip:203.0.113.0/24", reason="")
+
+    def status() -> int:
+        snapshot_cache.refresh()
+        code: int = client.get("/plain/", REMOTE_ADDR="203.0.113.9").status_code
+        return code
+
+    assert 403 == status()
+    allowed = AllowlistEntry.objects.create(kind="ip", value="203.0.113.9")
+    assert 200 == status()
+    AllowlistEntry.objects.update(expires_at=timezone.now())
+    assert 403 == status()
+    AllowlistEntry.objects.update(expires_at=None)
+    assert 200 == status()
+    allowed.delete()
+    assert 403 == status()
+
+
 @pytest.mark.parametrize(
     ("typed", "identity"),
     [
@@ -88,7 +109,7 @@ def test_block_when_the_value_is_secret_keeps_only_its_digest(valkey: Any) -> No
     """C26: neither the row nor Redis holds the secret; unblocking takes the secret or its digest."""
     entry = block("header:X-Api-Key:hunter2:hunter2", reason="stolen")
     assert entry.identity.startswith("header:x-api-key:~")
-    assert not any(b"hunter2" in key for key in valkey.keys())
+    assert not any(b"hunter2" in key for key in list(valkey.keys()))
     assert 1 == unblock(entry.identity)
     block("header:x-api-key:hunter2:hunter2", reason="stolen")
     assert 1 == unblock("header:x-api-key:hunter2:hunter2")

@@ -413,7 +413,7 @@ def test_a_row_when_raw_sql_left_it_in_another_form_is_mended(valkey: Any) -> No
     assert 2 == publishing.sync(check=True).missing
     publishing.sync()
     assert b"192.0.2.0/24" in valkey.hgetall(conf.keys.networks)
-    assert not any(b"hunter2" in key for key in valkey.keys())
+    assert not any(b"hunter2" in key for key in list(valkey.keys()))
     assert not BlacklistEntry.objects.filter(value__contains="hunter2").exists()
     assert not publishing.sync(check=True).has_drifted
 

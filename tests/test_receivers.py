@@ -7,7 +7,6 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import connections, transaction
@@ -15,7 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.test import TestCase
 from django_redis import get_redis_connection
 
-from ratelimit_app import offences, publishing, receivers
+from ratelimit_app import offences, publishing
 from ratelimit_app.conf import conf
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule
 from ratelimit_app.signals import identity_blocked, identity_unblocked, rows_changed
@@ -260,7 +259,7 @@ def test_the_rules_of_a_policy_when_changed_are_published(monkeypatch: pytest.Mo
     policy = PromotionPolicy.objects.create(name="p")
     one = Rule.objects.create(name="a", rate="1/s")
     calls: list[str] = []
-    monkeypatch.setattr(receivers.publishing, "publish", lambda *_, using: calls.append(using))
+    monkeypatch.setattr(publishing, "publish", lambda *_, using: calls.append(using))
     policy.rules.add(one)
     one.policies.clear()
     policy.rules.set([one])
@@ -320,11 +319,12 @@ def test_a_transaction_when_it_writes_often_is_published_once(
     """However many rows a transaction writes, in however many savepoints: one publication on commit."""
     calls: list[Any] = []
     publish = publishing.publish
-    monkeypatch.setattr(
-        receivers.publishing,
-        "publish",
-        lambda *args, **kwargs: (calls.append(args), publish(*args, **kwargs)),
-    )
+
+    def note(*args: Any, **kwargs: Any) -> str:
+        calls.append(args)
+        return publish(*args, **kwargs)
+
+    monkeypatch.setattr(publishing, "publish", note)
     with transaction.atomic():
         for n in range(5):
             with transaction.atomic():
@@ -338,10 +338,10 @@ def test_a_savepoint_when_rolled_back_is_not_published(valkey: Any) -> None:
     """C98: what the outer transaction keeps is published, what it gave up is not."""
     with transaction.atomic():
         Rule.objects.create(name="kept", rate="1/s")
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with transaction.atomic():
             Rule.objects.create(name="lost", rate="1/s")
             BlacklistEntry.objects.create(kind="user", value="1")
-            1 / 0  # noqa: B018
+            transaction.set_rollback(True)
     assert {"kept": "1/s"} == rates(valkey)
     assert set() == bans(valkey)
 
@@ -434,37 +434,36 @@ def test_other_models_when_deleted_keep_their_fast_path() -> None:
     from django.db.models.signals import m2m_changed, post_delete, pre_delete
 
     user = get_user_model()
-    ours = [pre_delete, post_delete]
-    assert not any(
-        receiver.__module__.startswith("ratelimit_app")
-        for signal in ours
+    found = [
+        receiver
+        for signal in (pre_delete, post_delete)
         for live in signal._live_receivers(user)
-        for receiver in (live if isinstance(live, list) else [live])
-    )
+        for receiver in live
+    ]
+    assert not [receiver for receiver in found if receiver.__module__.startswith("ratelimit_app")]
     assert not m2m_changed.has_listeners(user.groups.through)
-    assert apps.is_installed("ratelimit_app")
 
 
 class PublishingInTestCase(TestCase):
     """A project's own tests, in which nothing commits."""
 
-    databases = frozenset({"default", "other"})
+    databases = {"default", "other"}
 
     def test_a_write_in_a_testcase_when_commits_are_captured_is_published(self) -> None:
         """captureOnCommitCallbacks publishes what the block wrote, time and again, and nothing is before it."""
         valkey = get_redis_connection()
         Rule.objects.create(name="before", rate="1/s")
-        self.assertEqual({}, rates(valkey))
+        assert {} == rates(valkey)
         for n in range(2):
             with self.captureOnCommitCallbacks(execute=True):
                 Rule.objects.create(name=f"r{n}", rate="1/s")
                 BlacklistEntry.objects.create(kind="user", value=str(n))
-            self.assertEqual({"before", *(f"r{k}" for k in range(n + 1))}, rates(valkey).keys())
-            self.assertEqual({f"user:{k}" for k in range(n + 1)}, bans(valkey))
+            assert {"before", *(f"r{k}" for k in range(n + 1))} == set(rates(valkey))
+            assert {f"user:{k}" for k in range(n + 1)} == bans(valkey)
 
     def test_a_write_of_another_alias_in_a_testcase_when_captured_is_published(self) -> None:
         """The second alias's commits are captured by its name."""
         valkey = get_redis_connection()
         with self.captureOnCommitCallbacks(using="other", execute=True):
             Rule.objects.using("other").bulk_create([rule(rate="2/s")])
-        self.assertEqual({"a": "2/s"}, rates(valkey))
+        assert {"a": "2/s"} == rates(valkey)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
 from django.db.models import Q
@@ -50,7 +50,7 @@ class ActiveFilter(admin.SimpleListFilter):
 class EntryAdmin(ModelAdmin):
     """What the admins of both lists have in common."""
 
-    list_filter: tuple[Any, ...] = (ActiveFilter, "source", "kind")
+    list_filter: ClassVar[Any] = (ActiveFilter, "source", "kind")
     search_fields = ("kind", "value", "reason")
     show_full_result_count = False
     made_here = ("source", "created_by", "created_at")
@@ -101,7 +101,7 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
         "identity", "source", "reason", "active_now", "in_redis", "expires_at", "level", "policy", "created_by",
         "created_at",
     )  # fmt: skip
-    list_filter = (*EntryAdmin.list_filter, "policy")
+    list_filter: ClassVar[Any] = (*EntryAdmin.list_filter, "policy")
     list_select_related = ("policy", "created_by")
     actions = ("block", "extend", "unblock")
     readonly_fields = (*EntryAdmin.made_here, "level", "policy", "evidence", "active_now", "in_redis")

@@ -141,6 +141,8 @@ class BlacklistEntry(Entry):
     class Meta:
         ordering = ("-created_at", "-pk")
         verbose_name_plural = "blacklist entries"
+        # The unique indexes are of some sources only: publishing looks for the rows of all.
+        indexes = (models.Index(fields=("kind", "value"), name="ratelimit_blacklisted"),)
         constraints = (
             models.UniqueConstraint(
                 fields=("kind", "value", "source"),

@@ -89,9 +89,9 @@ def bans(row: Publication, identities: Collection[str]) -> dict[str, int]:
     return found
 
 
-def banned(row: Publication, size: int, *, mend: bool) -> Iterator[list[str]]:
+def banned(row: Publication, size: int, *, mend: bool) -> Iterator[dict[str, int]]:
     """
-    Give all banned identities, some at a time.
+    Give all banned identities, some at a time, with the end of one of their bans: microseconds, 0 for never.
 
     Rows that raw SQL left in another form are brought into theirs (`mend`) or given as they are; what has none is
     left out, with one error in the log.
@@ -99,12 +99,13 @@ def banned(row: Publication, size: int, *, mend: bool) -> Iterator[list[str]]:
     for alias in aliases(row):
         last = 0
         active = BlacklistEntry.objects.using(alias).active().order_by("pk")
-        while rows := list(active.filter(pk__gt=last).values_list("pk", "kind", "value")[:size]):
-            last = rows[-1][0]
-            entries = [BlacklistEntry(pk=pk, kind=kind, value=value) for pk, kind, value in rows]
-            yield [
-                entry.identity for entry in entries if _is_canonical(entry) or _mend(entry, alias, mend=mend)
-            ]
+        while entries := list(active.filter(pk__gt=last).only("pk", "kind", "value", "expires_at")[:size]):
+            last = entries[-1].pk
+            ends: dict[str, int] = {}
+            for entry in entries:
+                if _is_canonical(entry) or _mend(entry, alias, mend=mend):
+                    _lengthen(ends, entry.identity, to_us(entry.expires_at))
+            yield ends
 
 
 def _is_canonical(entry: BlacklistEntry) -> bool:

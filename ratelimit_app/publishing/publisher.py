@@ -14,7 +14,7 @@ from ratelimit_app.publishing import content, ledger
 from ratelimit_app.signals import identity_unblocked, snapshot_published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def _put_networks(row: Publication, ends: dict[str, int | None]) -> None:
     row.save(update_fields=["networks_counter"])
 
 
-def differing(wanted: dict[str, int], held: dict[str, ledger.Ban]) -> list[str]:
+def differing(wanted: Mapping[str, int | None], held: dict[str, ledger.Ban]) -> list[str]:
     """Name the identities whose ban in Redis is not what it should be."""
     return [identity for identity, ban in held.items() if ban != ledger.Ban(*[wanted.get(identity)] * 2)]
 

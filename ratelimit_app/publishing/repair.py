@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections
 
+from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import Publication
 from ratelimit_app.publishing import content, ledger, publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
 CLAIM_MS = 5_000
+PATIENCE = 1.0
 
 
 @dataclass(slots=True)
@@ -61,10 +64,12 @@ def sync(*, check: bool = False) -> Report:
     if not check:
         ledger.drop_strangers()
         report.version = publisher.publish_snapshot()
-    for part in content.banned(row, ledger.CHUNK, mend=not check):
-        report.bans += _compare(row, part, report)
-    for part in ledger.noted():
-        _compare(row, part, report, only_stale=True)
+    for ends in content.banned(row, ledger.CHUNK, mend=not check):
+        report.bans += len(ends)
+        _compare(row, ends, report)
+    for identities in ledger.noted():
+        known = content.bans(row, identities)
+        _compare(row, {identity: None for identity in identities if identity not in known}, report)
     return report
 
 
@@ -74,36 +79,41 @@ def _row() -> Publication:
     return rows.filter(pk=1).first() or Publication(pk=1)
 
 
-def _compare(
-    row: Publication, identities: Collection[str], report: Report, *, only_stale: bool = False
-) -> int:
-    """Compare the bans of some identities and repair them; gives how many of them are banned."""
-    wanted, held = content.bans(row, identities), ledger.read_bans(identities)
-    drifted = publisher.differing(wanted, held)
-    if drifted and not report.repaired:
-        # What is committed between the two readings is no drift: look again.
-        wanted, held = content.bans(row, identities), ledger.read_bans(drifted)
+def _compare(row: Publication, ends: Mapping[str, int | None], report: Report) -> None:
+    """Compare some bans with those in Redis, and repair these; the ends may be those of single rows."""
+    drifted = publisher.differing(ends, ledger.read_bans(ends))
+    if drifted:
+        # Now exactly: several rows may ban one identity, and what is committed between two readings is no drift.
+        wanted, held = content.bans(row, drifted), ledger.read_bans(drifted)
         drifted = publisher.differing(wanted, held)
-    for identity in drifted:
-        _count(report, wanted.get(identity), held[identity], only_stale=only_stale)
+        for identity in drifted:
+            _count(report, wanted.get(identity), held[identity])
     if report.repaired:
         publisher.publish_bans(drifted)
-        ledger.renew([identity for identity, end in wanted.items() if not end and ledger.is_client(identity)])
-    return len(wanted)
+        ledger.renew(
+            [identity for identity, end in ends.items() if end == NEVER and ledger.is_client(identity)]
+        )
 
 
-def _count(report: Report, wanted: int | None, held: ledger.Ban, *, only_stale: bool) -> None:
+def _count(report: Report, wanted: int | None, held: ledger.Ban) -> None:
     """Count one difference; a ban that has ended by itself is none, it only leaves the index."""
     if wanted is None:
         report.stale += publisher.is_live(held)
-    elif not only_stale:
+    else:
         report.missing += held.decides is None
         report.wrong += held.decides is not None
 
 
+def _await_snapshot() -> None:
+    """Wait until whoever is at it has published, so that this process need not wait for its next refresh."""
+    deadline = time.monotonic() + PATIENCE
+    while ledger.read_snapshot().version is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 def publish_missing() -> None:
     """
-    Publish everything from the database when Redis has no snapshot; one process at a time does it.
+    Publish everything from the database when Redis has no snapshot; one process does it, the others wait a second.
 
     For a thread of its own, off the request path: it closes the thread's database connections, and what goes wrong
     is only logged, since it is tried again at the next refresh.
@@ -115,6 +125,8 @@ def publish_missing() -> None:
                     sync()
             finally:
                 ledger.release()
+        else:
+            _await_snapshot()
     except (StoreUnavailable, DatabaseError) as error:
         content.report("publishing from the database", error)
     finally:
