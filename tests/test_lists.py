@@ -6,7 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
+from django.db import connections
 from django.utils import timezone
 
 import ratelimit_app
@@ -168,6 +170,8 @@ async def test_the_async_twins_when_awaited_do_the_same(valkey: Any) -> None:
     assert to_us(entry.expires_at) == mark(valkey, "user:42")
     assert 1 == await aunblock("user:42")
     assert mark(valkey, "user:42") is None
+    # The twins' thread has a connection of its own, which the test database would wait for.
+    await sync_to_async(connections.close_all)()
 
 
 def test_extend_when_called_lengthens_what_is_active() -> None:
