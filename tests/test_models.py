@@ -68,7 +68,7 @@ def test_a_rule_form_when_given_nonsense_says_so_beside_the_field(field: str, va
     "bad",
     [
         {"rate": ""}, {"rate": "-1/s"}, {"rate": "1.7/s"}, {"rate": "5/0s"}, {"rate": "5/-1s"}, {"key": ""},
-        {"name": ""}, {"mode": "on"}, {"on_failure": "maybe"}, {"cost": 0}, {"burst": 0},
+        {"name": ""}, {"mode": "on"}, {"on_failure": "maybe"}, {"algorithm": "unknown"}, {"cost": 0}, {"burst": 0},
     ],
     ids=str,
 )  # fmt: skip

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _ROUTE = re.compile(r"/\S*|[^\s/:]+(:[^\s/:]+)*")
+_PROMISED = [
+    "sliding_window",
+    "fixed_window",
+    "sliding_counter",
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+]
 _ZERO_PERIOD = re.compile(r"/\s*0")
 
 
@@ -100,6 +108,8 @@ class Rule(models.Model):
             models.CheckConstraint(condition=Q(cost__gte=1), name="ratelimit_rule_cost"),
             models.CheckConstraint(condition=Q(burst=None) | Q(burst__gte=1), name="ratelimit_rule_burst"),
             models.CheckConstraint(condition=Q(offence_weight__gte=0), name="ratelimit_rule_weight"),
+            # All that are promised, so that a release which brings one needs no migration.
+            models.CheckConstraint(condition=Q(algorithm__in=_PROMISED), name="ratelimit_rule_algorithm"),
             models.CheckConstraint(condition=Q(mode__in=Mode.values), name="ratelimit_rule_mode"),
             models.CheckConstraint(
                 condition=Q(on_failure__in=["", "open", "closed", "local"]), name="ratelimit_rule_on_failure"
