@@ -7,6 +7,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 
 from ratelimit_app import block
@@ -57,3 +58,18 @@ def test_the_command_when_redis_is_away_exits_with_1(settings: Any) -> None:
     with pytest.raises(CommandError, match="does not answer") as failure:
         run()
     assert 1 == failure.value.returncode
+
+
+def test_the_commands_when_run_never_search_the_keyspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C104: sync, block and unblock work with a client that raises on KEYS and SCAN."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(args)
+
+    for name in ("keys", "scan", "scan_iter"):
+        monkeypatch.setattr(redis.Redis, name, refuse)
+    for network in ("203.0.113.9", "203.0.113.0/24"):
+        call_command("ratelimit_block", f"ip:{network}", stdout=StringIO())
+    assert "2 bans" in run()
+    call_command("ratelimit_unblock", "ip:203.0.113.0/24", stdout=StringIO())
+    assert "1 bans" in run("--check")
