@@ -49,7 +49,10 @@ class Rate:
         return self.period_us / 1_000_000
 
     def __str__(self) -> str:
-        unit = max((u for u, us in _UNITS_US.items() if self.period_us % us == 0), key=_UNITS_US.__getitem__)
+        whole = [unit for unit, us in _UNITS_US.items() if self.period_us % us == 0]
+        if not whole:  # finer than text can say: code gave it as a number
+            return f"{self.limit}/{self.period_us / 1_000}ms"
+        unit = max(whole, key=_UNITS_US.__getitem__)
         count = self.period_us // _UNITS_US[unit]
         return f"{self.limit}/{unit}" if count == 1 else f"{self.limit}/{count}{unit}"
 

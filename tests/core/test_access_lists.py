@@ -1,0 +1,113 @@
+"""Networks with an expiry: found fast, changed one at a time, the longer one wins."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_app.core.access_lists import NEVER, NetworkTable
+
+NOW = 1_000
+
+
+def table() -> NetworkTable:
+    """Give a table with a few networks of different ends."""
+    made = NetworkTable()
+    made.set("192.0.2.0/24", 2_000)
+    made.set("192.0.2.128/25", 3_000)
+    made.set("198.51.100.0/24", NEVER)
+    made.set("2001:db8::/32", 2_000)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("address", "now", "expected"),
+    [
+        ("192.0.2.1", NOW, 2_000),
+        ("192.0.2.200", NOW, 3_000),
+        ("192.0.2.200", 2_000, 3_000),
+        ("192.0.2.1", 1_999, 2_000),
+        ("192.0.2.1", 2_000, None),
+        ("198.51.100.7", 10**18, NEVER),
+        ("203.0.113.9", NOW, None),
+        ("2001:db8:1::1", NOW, 2_000),
+        ("2001:db9::1", NOW, None),
+    ],
+)
+def test_an_address_when_looked_up_gives_the_latest_end(address: str, now: int, expected: int | None) -> None:
+    """Ended networks do not count, and of several live ones the longest does (C112)."""
+    assert expected == table().find(ip_address(address), now)
+
+
+def test_an_endless_network_when_it_lies_in_an_ending_one_wins() -> None:
+    """`NEVER` is later than every time, in whatever order they were added."""
+    for texts in (["10.0.0.0/8", "10.1.0.0/16"], ["10.1.0.0/16", "10.0.0.0/8"]):
+        made = NetworkTable()
+        made.set(texts[0], NEVER)
+        made.set(texts[1], 5_000)
+        assert made.find(ip_address("10.1.2.3"), NOW) == NEVER
+
+
+def test_a_network_when_set_again_has_the_new_end() -> None:
+    """An extension or a shortening replaces the end and adds no second row."""
+    made = table()
+    made.set("192.0.2.77/24", 9_000)
+    assert made.find(ip_address("192.0.2.1"), NOW) == 9_000
+    assert len(made) == 4
+
+
+def test_a_network_when_discarded_is_gone_and_twice_is_no_fault() -> None:
+    """Differences may name what was never here."""
+    made = table()
+    made.discard("192.0.2.9/24")
+    made.discard("192.0.2.0/24")
+    made.discard("203.0.113.0/29")
+    assert made.find(ip_address("192.0.2.1"), NOW) is None
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("method", ["set", "discard"])
+def test_a_text_when_no_network_is_a_value_error(method: str) -> None:
+    """The caller reports the bad row and goes on with the others."""
+    arguments = ("nonsense", NEVER) if method == "set" else ("nonsense",)
+    with pytest.raises(ValueError, match="nonsense"):
+        getattr(table(), method)(*arguments)
+
+
+def test_a_table_when_empty_finds_nothing() -> None:
+    """No networks, no hit, of either version."""
+    made = NetworkTable()
+    assert (None, None, 0) == (
+        made.find(ip_address("::1"), 0),
+        made.find(ip_address("127.0.0.1"), 0),
+        len(made),
+    )
+
+
+rows = st.tuples(
+    st.integers(0, 255), st.integers(8, 32), st.one_of(st.just(NEVER), st.integers(900, 1_100)), st.booleans()
+)
+
+
+@given(st.lists(rows, max_size=30), st.integers(0, 255))
+def test_a_table_when_changed_at_random_agrees_with_a_plain_list(
+    changes: list[tuple[int, int, int, bool]], last: int
+) -> None:
+    """Sets and discards in any order leave what a list of networks would hold."""
+    made, model = NetworkTable(), {}
+    for host, prefix, expires, kept in changes:
+        network = ip_network(f"192.0.2.{host}/{prefix}", strict=False)
+        if kept:
+            made.set(str(network), expires)
+            model[network] = expires
+        else:
+            made.discard(str(network))
+            model.pop(network, None)
+    address = ip_address(f"192.0.2.{last}")
+    ends = [end for network, end in model.items() if address in network and (end == NEVER or end > NOW)]
+    expected = NEVER if NEVER in ends else max(ends, default=None)
+    assert expected == made.find(address, NOW)
+    assert len(model) == len(made)
