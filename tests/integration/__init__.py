@@ -1,0 +1,1 @@
+"""Features in user words, each tested through the whole path."""
