@@ -1,0 +1,157 @@
+"""A limit as code asks for it: key, rate, methods and group, checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from ratelimit_app.core.identity import IdentityError, Source, parse_sources
+from ratelimit_app.core.rates import MAX_PERIOD_US, Rate, RateError, parse_rates
+from ratelimit_app.core.rules import FAILURE_POLICIES, KeyFunction, Rule, check_limits, parse_methods
+from ratelimit_app.exceptions import LimitError
+from ratelimit_app.limiter import Door
+
+ALL = None
+UNSAFE = ("DELETE", "PATCH", "POST", "PUT")
+
+RateSource = str | tuple[int, float] | Callable[[str, Any], Any] | None
+_DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+class Limit:
+    """What one decorator or call was asked for; checked when it is made. Raises LimitError."""
+
+    def __init__(  # noqa: PLR0913 - what a decorator takes
+        self,
+        *,
+        group: str | None,
+        key: str | KeyFunction | None,
+        rate: RateSource,
+        method: str | Iterable[str] | None,
+        cost: int,
+        scope: str | None,
+        algorithm: str,
+        burst: int | None,
+        on_failure: str | None,
+    ) -> None:
+        self.group, self.scope, self.cost = group, scope, cost
+        self.written = rate if isinstance(rate, str) else "callable"
+        self.algorithm, self.burst, self.on_failure = algorithm, burst, on_failure or ""
+        try:
+            self.rate = _imported(rate, "rate")
+            self._check(key, on_failure)
+            self.sources, self.key_function = read_key(key)
+            names = [method] if isinstance(method, str) else method
+            self.methods = parse_methods(",".join(names)) if names else frozenset()
+            if isinstance(self.rate, str):
+                check_limits(parse_rates(self.rate), algorithm, cost)
+        except LimitError:
+            raise
+        except ValueError as error:
+            msg = f"ratelimit: {error}"
+            raise LimitError(msg) from error
+
+    def _check(self, key: Any, on_failure: str | None) -> None:
+        if key is None and self.scope is None:
+            msg = "ratelimit: key is missing. Give key='ip' or another source, or a scope of admin rules."
+            raise LimitError(msg)
+        if self.scope is not None and (key is not None or self.rate is not None):
+            msg = f"ratelimit: scope={self.scope!r} applies the admin's rules; give it without key and rate, or leave it."
+            raise LimitError(msg)
+        if on_failure and on_failure not in FAILURE_POLICIES:
+            msg = f"ratelimit: on_failure={on_failure!r}: expected one of {', '.join(FAILURE_POLICIES)}."
+            raise LimitError(msg)
+        if type(self.cost) is not int or self.cost < 1:
+            msg = f"ratelimit: cost={self.cost!r}: expected a whole number from 1."
+            raise LimitError(msg)
+
+    def door(self, request: Any, group: str, sender: Any) -> Door | None:
+        """Give what this decorator decides of a request; None where it has no limit for it."""
+        if self.scope is not None:
+            return Door(sender=sender, scope=self.scope, scopeless=False, units=self.cost)
+        rates = read_rate(self.rate, self.group or group, request)
+        if rates is None:
+            return None
+        rule = self._rule(self.group or group, rates)
+        return Door(sender=sender, rules=[rule] if rule.covers_method(request.method) else [])
+
+    def _rule(self, group: str, rates: tuple[Rate, ...]) -> Rule:
+        methods = ",".join(sorted(self.methods))
+        return Rule(
+            name=group,
+            slot=f"@{group}:{self.written}:{methods}" if methods else f"@{group}:{self.written}",
+            rates=rates,
+            sources=self.sources,
+            methods=self.methods,
+            algorithm=self.algorithm,
+            burst=self.burst,
+            cost=self.cost,
+            on_failure=self.on_failure,
+            key_function=self.key_function,
+        )
+
+
+def read_key(key: str | KeyFunction | None) -> tuple[tuple[Source, ...], KeyFunction | None]:
+    """Read a key: a source, a callable (group, request), or its dotted path. Raises LimitError or IdentityError."""
+    if callable(key):
+        return (Source("view"),), key
+    if key is None:
+        return (Source("ip"),), None
+    try:
+        return parse_sources(key), None
+    except IdentityError:
+        function = _imported(key, "key")
+        if not callable(function):
+            raise
+    return (Source("view"),), function
+
+
+def _imported(value: Any, name: str) -> Any:
+    """Give what a dotted path names, which must be callable; everything else as it is. Raises LimitError."""
+    if not isinstance(value, str) or not _DOTTED_PATH.fullmatch(value):
+        return value
+    try:
+        function = import_string(value)
+    except ImportError as error:
+        msg = f"ratelimit: {name}={value!r} cannot be imported: {error}. Give a dotted path that can."
+        raise LimitError(msg) from error
+    if not callable(function):
+        msg = f"ratelimit: {name}={value!r} is {function!r}: expected a callable (group, request)."
+        raise LimitError(msg)
+    return function
+
+
+def read_rate(rate: RateSource, group: str, request: Any) -> tuple[Rate, ...] | None:
+    """Give the rates for a request: as written, or what the callable says: text, (limit, seconds) or None."""
+    value = rate(group, request) if callable(rate) else rate
+    if value is None:
+        return None
+    return (rate_of(*value),) if isinstance(value, tuple) else parse_rates(value)
+
+
+def rate_of(limit: Any, seconds: Any) -> Rate:
+    """Make a rate of a limit and a period in seconds, fractions too. Raises RateError."""
+    try:
+        rate = Rate(int(limit), round(float(seconds) * 1_000_000))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RateError((limit, seconds), "a limit and a number of seconds are expected") from error
+    if rate.limit < 0 or not 0 < rate.period_us <= MAX_PERIOD_US:
+        raise RateError((limit, seconds), "the limit may not be negative, the period not 0 or over ten years")
+    return rate
+
+
+def group_of(view: Any, owner: Any) -> str:
+    """Name a view: its module and qualified name; a method's by the class of its instance."""
+    while isinstance(view, partial):
+        view = view.func
+    owner = owner if owner is not None else getattr(view, "__self__", None)
+    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if owner is not None:
+        return f"{type(owner).__module__}.{type(owner).__qualname__}.{view.__name__}"
+    named = view_class or view
+    name = getattr(named, "__qualname__", type(named).__qualname__)
+    return f"{named.__module__}.{name}"
