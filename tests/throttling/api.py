@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.test import Client
 from django.urls import path
+from django.views.decorators.cache import cache_control
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView, exception_handler
@@ -127,17 +128,21 @@ urlpatterns = [path(f"{view.__name__.lower()}/", view.as_view()) for view in (
     Ruled, DroppingErrors, AddingErrors, Shared, OwnHeader, Anonymous, BurstFirst, SustainedFirst, Mixed, Grabs,
     MoreGrabs, Sales,
 )]  # fmt: skip
+urlpatterns.append(path("cached/", cache_control(public=True, max_age=60)(Ruled.as_view())))
 
 
 def get(url: str, times: int = 1, **extra: Any) -> list[Any]:
+    """Ask for a URL, as often as needed, each time as a new client."""
     return [Client().get(url, **extra) for _ in range(times)]
 
 
 def codes(answers: list[Any]) -> list[int]:
+    """Give the statuses."""
     return [answer.status_code for answer in answers]
 
 
 def evals(valkey: Any) -> int:
+    """Count the script calls that the server has seen."""
     stats = valkey.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
 
@@ -149,6 +154,7 @@ def logs(valkey: Any) -> dict[str, int]:
 
 
 def request_for(user: User | None = None, **extra: Any) -> Request:
+    """Make a request of DRF's."""
     request = APIRequestFactory().get("/", **extra)
     if user is not None:
         force_authenticate(request, user)
@@ -156,6 +162,7 @@ def request_for(user: User | None = None, **extra: Any) -> Request:
 
 
 def call(view: type[APIView], user: User | None = None, **extra: Any) -> Any:
+    """Call a view by itself, without any middleware."""
     request = APIRequestFactory().get("/", **extra)
     if user is not None:
         force_authenticate(request, user)

@@ -132,6 +132,13 @@ def test_shared_caches_keep_no_numbers(both: None, rules: Any) -> None:
     assert not answer.has_header("X-RateLimit-Limit")
 
 
+def test_cache_decorator_around_the_view_is_seen_by_the_middleware(rules: Any) -> None:
+    """C74: the throttle leaves the headers to the middleware, which sees the answer as it goes out."""
+    rules({"rate": "5/m", "scope": "grab"})
+    answer = get("/cached/")[0]
+    assert (200, False) == (answer.status_code, answer.has_header("RateLimit"))
+
+
 def test_header_of_the_view_stays(both: None, rules: Any) -> None:
     """What the view has set itself is not overwritten."""
     rules({"rate": "5/m", "scope": "grab"})
