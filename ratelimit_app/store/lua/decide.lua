@@ -33,11 +33,12 @@ if marks > 0 and call('EXISTS', unpack(KEYS, 1, marks)) > 0 then
 end
 
 -- A key of another type counts as absent: it is dropped when the rule charges. Other errors are the caller's.
+local foreign = {}
 local function count(key, period)
   local gone = pcall_('ZREMRANGEBYSCORE', key, '-inf', now - period)
   if type(gone) == 'table' then
     if not string.find(gone.err, 'WRONGTYPE', 1, true) then return nil, gone end
-    call('DEL', key)
+    foreign[key] = true
     return 0
   end
   return call('ZCARD', key)
@@ -49,6 +50,7 @@ end
 
 local function charge(key, period, cost)
   local first = now
+  if foreign[key] then call('DEL', key) end
   if cost > 1 or call('ZADD', key, 'NX', now, now) == 0 then
     local newest = stamp(key, -1)
     if newest and newest + 1 > now then first = newest + 1 end

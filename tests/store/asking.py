@@ -1,0 +1,102 @@
+"""Asks the scripts directly: arguments packed and replies read by hand, so that core.calls is not its own judge."""
+
+from __future__ import annotations
+
+import struct
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ratelimit_app.conf import conf
+from ratelimit_app.core.calls import ScriptCall
+from ratelimit_app.store.gateway import gateway
+
+if TYPE_CHECKING:
+    from ratelimit_app.core.algorithms import Outcome
+    from ratelimit_app.core.rates import Rate
+
+START = 1_800_000_000_000_000
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+PASSED, OVER, ASLEEP = 0, 1, 2
+ADMITTED, LIMITED, BLOCKED = 0, 1, 2
+SHADOW, LOOK = 1, 2
+_numbers = count()
+
+
+class Asked(NamedTuple):
+    """One rule as the script is asked about it; times are microseconds."""
+
+    key: bytes
+    rate: Rate
+    cost: int = 1
+    flags: int = 0
+    starts: int = 0
+    ends: int = 0
+
+
+class Row(NamedTuple):
+    """What the script says of one rule; times are microseconds, a retry of -1 is never."""
+
+    state: int
+    remaining: float
+    retry: float
+    reset: float
+    at: float
+
+
+class Reply(NamedTuple):
+    """What the script says of a request."""
+
+    verdict: int
+    mark: int
+    now: float
+    expires: float
+    rows: list[Row]
+
+
+def new_key(name: str = "rule") -> bytes:
+    """Give a log's key that no test has used."""
+    return conf.keys.log(f"user:{next(_numbers)}", name.encode())
+
+
+def decide(now: int | None, *asked: Asked, marks: tuple[bytes, ...] = ()) -> Reply:
+    """Run decide.lua at a time, or by the server's clock."""
+    args = [b"%d" % len(marks), b"" if now is None else b"%d" % now]
+    for one in asked:
+        rate = one.rate
+        args.append(
+            struct.pack(
+                "<BBdddddd",
+                0,
+                one.flags,
+                rate.period_us,
+                rate.limit,
+                rate.limit,
+                one.cost,
+                one.starts,
+                one.ends,
+            )
+        )
+    call = ScriptCall("decide", [*marks, *(one.key for one in asked)], args)
+    return read(gateway().call(call))
+
+
+def read(reply: Any) -> Reply:
+    """Read the bytes of a reply."""
+    rows = [Row(*row) for row in struct.iter_unpack("<Bdddd", reply[18:])]
+    verdict, mark, now, expires = struct.unpack_from("<BBdd", reply)
+    return Reply(verdict, mark, now, expires, rows)
+
+
+def refund(now: int | None, *charges: tuple[bytes, int, int, int]) -> int:
+    """Run refund.lua for charges of (key, first stamp, units, period)."""
+    args = [b"" if now is None else b"%d" % now]
+    args += [struct.pack("<ddd", first, units, period) for _, first, units, period in charges]
+    return int(gateway().call(ScriptCall("refund", [key for key, *_ in charges], args)))
+
+
+def row_of(outcome: Outcome) -> Row:
+    """Write what the reference says as the script should say it."""
+    retry = -1 if outcome.retry_after_us is None else outcome.retry_after_us
+    state = PASSED if outcome.allowed else OVER
+    return Row(state, outcome.remaining, retry, outcome.reset_after_us, outcome.at_us)
