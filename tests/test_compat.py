@@ -183,13 +183,12 @@ def test_bad_argument_is_improperly_configured(arguments: dict[str, Any]) -> Non
 
 def test_denial_is_an_offence_but_a_look_is_none() -> None:
     """What is limited counts for promotion under its group; looking does not."""
-    arguments: dict[str, Any] = {"group": "login", "key": "ip", "rate": "0/s"}
-    is_ratelimited(_request(), **arguments)
-    offences.flush()
-    assert offences.offenders(0) == []
-    is_ratelimited(_request(), **arguments, increment=True)
-    offences.flush()
-    assert [("@login", 1)] == [(slot, count) for _, slot, count in offences.counts("ip:127.0.0.1")]
+    arguments: dict[str, Any] = {"group": "offending", "key": "ip", "rate": "0/s"}
+    for increment in (False, True):
+        is_ratelimited(_request(), **arguments, increment=increment)
+        offences.flush()
+        counts = [count for _, slot, count in offences.counts("ip:127.0.0.1") if slot == "@offending"]
+        assert counts == [1] * increment
 
 
 def test_constants_are_there() -> None:

@@ -132,8 +132,7 @@ def test_user_and_address_are_counted_apart(rules: Any, db: Any, valkey: Any) ->
     tags = {key.decode().split("{")[1].split("}")[0] for key in valkey.keys("rl:1:{*}:*")}
     assert tags == {f"user:{ann.pk}", "ip:203.0.113.1"}
     offences.flush()
-    assert [f"user:{ann.pk}"] == offences.offenders(0)
-    assert [("@burst", 1)] == [(slot, count) for _, slot, count in offences.counts(f"user:{ann.pk}")]
+    assert ("@burst", 1) in [(slot, count) for _, slot, count in offences.counts(f"user:{ann.pk}")]
 
 
 def test_anonymous_throttle_is_not_for_users(rules: Any, db: Any, rates: Any) -> None:
