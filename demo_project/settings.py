@@ -69,6 +69,7 @@ TEMPLATES = [
 # the write lock where it begins (IMMEDIATE): one that upgrades halfway fails at once, whatever the timeout says.
 DATABASES = {"default": dj_database_url.config(default=f"sqlite:///{DATA_DIR}/shop.sqlite3", conn_max_age=60)}
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+    DATA_DIR.mkdir(parents=True, exist_ok=True)
     DATABASES["default"]["OPTIONS"] = {
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         "transaction_mode": "IMMEDIATE",

@@ -66,7 +66,7 @@ class SaleView(TemplateView):
     template_name = "shop/sale.html"
 
 
-@ratelimit(key="ip", rate="10/s")
+@ratelimit(group="sale-feed", key="ip", rate="10/s")
 def sale_json(request: HttpRequest) -> JsonResponse:
     """Tell the page how the sale goes: a limit of its own, in code, keeps eager pages from asking too often."""
     coupons = Coupon.objects.annotate(grabbed=Sum("grabs__quantity", default=0)).order_by("pk")

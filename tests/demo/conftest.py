@@ -64,6 +64,10 @@ class Demo:
             time.sleep(0.1)
         return found
 
+    def left_behind(self) -> list[str]:
+        """Give the names of what was left beside the data directory, which `--serve` keeps."""
+        return [path.name for path in self.directory.iterdir() if path.name != "data"]
+
     def _running(self) -> list[str]:
         needle = str(self.directory).encode()
         found = []

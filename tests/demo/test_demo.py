@@ -51,7 +51,7 @@ def test_demo_when_run_then_reports_a_good_sale_and_leaves_nothing(demo):
     assert all(banned["got_403"] == banned["asked_after"] for banned in report["promoted"])
     assert report["redis"]["where"] == "embedded"
     assert "demo only" in finished.stderr
-    assert (demo.left_running(), list(demo.directory.iterdir())) == ([], [])
+    assert (demo.left_running(), demo.left_behind()) == ([], [])
 
 
 def test_demo_when_interrupted_during_the_sale_then_leaves_nothing(demo):
@@ -62,7 +62,7 @@ def test_demo_when_interrupted_during_the_sale_then_leaves_nothing(demo):
         out, _ = process.communicate(timeout=40)
 
     assert (process.returncode, out) == (130, "")
-    assert (demo.left_running(), list(demo.directory.iterdir())) == ([], [])
+    assert (demo.left_running(), demo.left_behind()) == ([], [])
 
 
 def test_demo_when_serving_then_page_feed_and_admin_answer_until_it_is_ended(demo):
@@ -97,4 +97,4 @@ def test_demo_when_the_given_redis_is_away_then_says_so(demo):
 
     assert finished.returncode == 1
     assert "No Redis answers at REDIS_URL" in finished.stderr
-    assert list(demo.directory.iterdir()) == []
+    assert demo.left_behind() == []

@@ -60,7 +60,6 @@ def _python(demo: Demo, script: str, *arguments: str) -> Any:
 
 def test_grab_when_processes_and_threads_race_on_sqlite_then_never_oversold_nor_locked(demo):
     """Four processes with eight threads each: exactly the stock is handed out, and no request meets a lock error."""
-    (demo.directory / "data").mkdir()
     users = _python(demo, PREPARE)
     shares = [",".join(map(str, users[start : start + 60])) for start in (0, 30, 60, 0)]
     running = [demo.start("-c", MANY_GRABS, share) for share in shares]
@@ -86,4 +85,4 @@ def test_demo_when_debug_is_off_then_refuses_before_it_starts_anything(demo):
 
     assert finished.returncode == 1
     assert "DEBUG is off: the demo seeds accounts" in finished.stderr
-    assert list(demo.directory.iterdir()) == []
+    assert demo.left_behind() == []
