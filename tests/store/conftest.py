@@ -31,8 +31,9 @@ def point_at(settings: Any) -> Callable[..., None]:
 
 
 @pytest.fixture
-def fake(point_at: Callable[..., None]) -> Iterator[FakeServer]:
-    """A server that greets, and answers what the test tells it to."""
+def fake(point_at: Callable[..., None], rules: Callable[[], object]) -> Iterator[FakeServer]:
+    """A server that greets, and answers what the test tells it to; the process waits for no snapshot of it."""
+    rules()
     home = Path(tempfile.mkdtemp(prefix="rl-fake-"))
     with fake_server(home / "s") as server:
         point_at(server.url)
