@@ -1,0 +1,65 @@
+"""Fields of a request's body, read from a bounded copy: the view still reads its own."""
+
+from __future__ import annotations
+
+import json
+from io import SEEK_END, BytesIO
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
+from django.core.files.uploadhandler import FileUploadHandler, SkipFile
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, QueryDict
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from django.http.request import RawPostDataException
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_BODY = 1024 * 1024
+
+
+class _NoFiles(FileUploadHandler):
+    """Parses a form without keeping its files."""
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        raise SkipFile
+
+    def file_complete(self, file_size: int) -> None:
+        return None
+
+
+def parsed_body(request: HttpRequest) -> Mapping[str, Any]:
+    """Parse a copy of a body of up to 1 MiB; the view still reads its own. Anything unreadable has no fields."""
+    try:
+        if not 0 < _body_size(request) <= MAX_BODY:
+            return {}
+        return _fields(request, (request.content_type or "").lower())
+    except (ValueError, LookupError, RecursionError, OSError):
+        return {}
+    except (RawPostDataException, MultiPartParserError, SuspiciousOperation):
+        return {}
+
+
+def _body_size(request: HttpRequest) -> int:
+    """Under ASGI a chunked body has no length but is there in full; under WSGI Django sees none of it."""
+    declared = request.META.get("CONTENT_LENGTH")
+    stream: Any = getattr(request, "_stream", None)
+    if declared or not isinstance(request, ASGIRequest) or stream is None:
+        return int(declared or 0)
+    at, size = stream.tell(), stream.seek(0, SEEK_END)
+    stream.seek(at)
+    return int(size)
+
+
+def _fields(request: HttpRequest, kind: str) -> Mapping[str, Any]:
+    if kind == "application/json" or kind.endswith("+json"):
+        value = json.loads(request.body)
+        return value if isinstance(value, dict) else {}
+    if kind == "application/x-www-form-urlencoded":
+        return QueryDict(request.body, encoding=request.encoding or settings.DEFAULT_CHARSET)
+    if kind == "multipart/form-data":
+        handlers: list[FileUploadHandler] = [_NoFiles()]
+        return MultiPartParser(request.META, BytesIO(request.body), handlers, request.encoding).parse()[0]
+    return {}

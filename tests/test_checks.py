@@ -1,0 +1,132 @@
+"""System checks: each id is seen, with the setting's name, its value and the line to write."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import Error, Tags, Warning, run_checks
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from ratelimit_app import checks
+from ratelimit_app.core.identity import parse_sources
+
+OURS, AUTH = checks.MIDDLEWARE, checks.AUTHENTICATION
+NONE: dict[str, Any] = {}
+DJANGO_REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
+LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+
+# Settings, the ids that they raise, and what the message or the hint says.
+CASES: list[tuple[dict[str, Any], list[str], str]] = [
+    (NONE, [], ""),
+    ({"RATELIMIT_APP": {"HEADERS": "all"}}, ["E001"], "RATELIMIT_APP['HEADERS'] is 'all'"),
+    ({"RATELIMIT_APP": {"ENABLE": True}}, ["E001"], "RATELIMIT_APP['ENABLE'] is True"),
+    ({"RATELIMIT_APP": {"HEADERS": 1, "RAISE": 1}}, ["E001", "E001"], "RATELIMIT_APP['RAISE'] is 1"),
+    ({"RATELIMIT_APP": 7}, ["E001"], "RATELIMIT_APP is 7"),
+    (
+        {"RATELIMIT_APP": {"CACHE": "limits"}},
+        ["E002"],
+        "'limits', named by RATELIMIT_APP['CACHE'], does not exist",
+    ),
+    (
+        {"CACHES": {"default": LOCMEM}},
+        ["E002"],
+        "has the backend 'django.core.cache.backends.locmem.LocMemCache'",
+    ),
+    ({"CACHES": {"default": LOCMEM}, "RATELIMIT_APP": {"ENABLED": False}}, [], ""),
+    ({"CACHES": {"default": LOCMEM, "l": DJANGO_REDIS}, "RATELIMIT_APP": {"CACHE": "l"}}, [], ""),
+    ({"MIDDLEWARE": [OURS, AUTH]}, ["E003"], f"Move {OURS} below {AUTH}"),
+    ({"MIDDLEWARE": [AUTH, OURS]}, [], ""),
+    ({"MIDDLEWARE": [OURS]}, [], ""),
+    ({"REST_FRAMEWORK": {"NUM_PROXIES": 1}}, ["E004", "W002"], "REST_FRAMEWORK['NUM_PROXIES'] is set"),
+    (
+        {"RATELIMIT_IP_META_KEY": "HTTP_X_REAL_IP", "RATELIMIT_FAIL_OPEN": True},
+        ["E004"],
+        "RATELIMIT_IP_META_KEY is set",
+    ),
+    (
+        {
+            "RATELIMIT_IP_META_KEY": "HTTP_X_REAL_IP",
+            "RATELIMIT_APP": {"TRUSTED_PROXIES": ["10.0.0.0/8"], "ON_FAILURE": "open"},
+        },
+        [],
+        "",
+    ),
+    ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["0.0.0.0/0", "unix"]}}, ["E005"], "has '0.0.0.0/0'"),
+    ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["::/0", "10.0.0.0/8"]}}, ["E005"], "has '::/0'"),
+    ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["nonsense"]}}, ["E001"], "'nonsense' is none"),
+    ({"RATELIMIT_APP": {"RAISE": True}, "MIDDLEWARE": [AUTH]}, ["W001"], f"Add '{OURS}' to MIDDLEWARE"),
+    ({"RATELIMIT_APP": {"RAISE": True}}, [], ""),
+    ({"REST_FRAMEWORK": {}}, ["W002"], f"Add '{checks.THROTTLE}'"),
+    ({"REST_FRAMEWORK": {"DEFAULT_THROTTLE_CLASSES": ["no.such.Throttle", 7]}}, ["W002"], checks.THROTTLE),
+    ({"REST_FRAMEWORK": {}, "MIDDLEWARE": [AUTH]}, [], ""),
+    ({"REST_FRAMEWORK": {}, "INSTALLED_APPS": ["ratelimit_app"]}, [], ""),
+    ({"RATELIMIT_ENABLE": True}, ["W003"], "RATELIMIT_ENABLE is django-ratelimit's"),
+    (
+        {"RATELIMIT_VIEW": "views.limited", "RATELIMIT_APP": NONE},
+        ["W003"],
+        "RATELIMIT_VIEW is django-ratelimit's",
+    ),
+    ({"RATELIMIT_ENABLE": True, "RATELIMIT_FAIL_OPEN": False}, [], ""),
+    ({"RATELIMIT_ENABLE": True, "RATELIMIT_APP": {"ON_FAILURE": "closed"}}, [], ""),
+]
+
+
+def found(**settings: Any) -> list[Any]:
+    """Run our checks by hand, under these settings."""
+    with override_settings(**({"RATELIMIT_APP": {}} | settings)):
+        return [message for check in checks.CHECKS for message in check()]
+
+
+@pytest.mark.parametrize(("settings", "ids", "text"), CASES)
+def test_a_check_when_a_project_is_set_up_so_tells_exactly_this(
+    settings: dict[str, Any], ids: list[str], text: str
+) -> None:
+    """The exact ids; a message with the name as written and the value; a hint that says what to write (C06, C52, C93)."""
+    messages = found(**settings)
+    assert sorted(ids) == sorted(message.id.removeprefix("ratelimit_app.") for message in messages)
+    assert text in "\n".join(f"{message.msg} {message.hint}" for message in messages)
+    assert all(message.hint for message in messages)
+
+
+def test_a_check_when_it_is_about_broken_security_is_an_error() -> None:
+    """E is an Error that stops a deployment, W a Warning."""
+    for settings, _, _ in CASES:
+        for message in found(**settings):
+            kind = Error if message.id.startswith("ratelimit_app.E") else Warning
+            assert type(message) is kind
+
+
+def test_check_ids_when_listed_belong_to_one_check_each_and_are_tested() -> None:
+    """No id is used by two functions, none is without a case in this file."""
+    source = Path(checks.__file__).read_text()
+    homes: dict[str, set[str]] = {}
+    for function in re.split(r"^def ", source, flags=re.MULTILINE)[1:]:
+        for check_id in re.findall(r'id="ratelimit_app\.([EW]\d{3})"', function):
+            homes.setdefault(check_id, set()).add(function.partition("(")[0])
+    assert all(len(functions) == 1 for functions in homes.values())
+    assert set(homes) == {check_id for _, ids, _ in CASES for check_id in ids}
+
+
+def test_the_checks_when_django_runs_them_are_registered() -> None:
+    """`manage.py check` tells of a bad setting, and fails for it."""
+    with override_settings(RATELIMIT_APP={"HEADERS": "all"}):
+        assert "ratelimit_app.E001" in [message.id for message in run_checks(tags=[Tags.security])]
+        with pytest.raises(CommandError, match=r"ratelimit_app\.E001"):
+            call_command("check")
+
+
+def test_the_tests_project_when_checked_is_clean() -> None:
+    """The settings that all tests use are what the documentation recommends."""
+    assert [] == [message for check in checks.CHECKS for message in check()]
+
+
+def test_a_client_chosen_source_when_joined_is_no_longer_alone() -> None:
+    """The sources that the documentation names as client-chosen are those of the code."""
+    from ratelimit_app.core.identity import CLIENT_CHOSEN_KINDS
+
+    assert {"device", "header", "cookie", "param", "field"} == CLIENT_CHOSEN_KINDS
+    assert not {source.kind for source in parse_sources("user+ip")} & CLIENT_CHOSEN_KINDS

@@ -1,0 +1,378 @@
+"""The snapshot of a process: loaded from Redis, refreshed beside the requests, kept when Redis is away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from ratelimit_app import snapshot_cache
+from ratelimit_app.conf import conf
+from ratelimit_app.core.access_lists import NEVER
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.snapshot import EMPTY, dump
+from ratelimit_app.snapshot_cache import SnapshotCache
+
+GRAB = {"name": "grab", "rate": "5/s", "key": "ip"}
+OFFLINE = {
+    "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/at-all.sock?db=0"},
+}
+
+
+@pytest.fixture
+def cache() -> SnapshotCache:
+    """Give a process's cache of its own, which refreshes only when told to."""
+    made = SnapshotCache()
+    made._periodic.start = lambda: None  # type: ignore[method-assign]
+    return made
+
+
+def publish(valkey: Any, version: str = "e:1", *rules: dict[str, Any], **fields: Any) -> None:
+    """Write a snapshot where the publisher writes it."""
+    base: dict[str, Any] = {"allowlist": {}, "kinds": ["ip"], "offence_ttl": 3_600}
+    body = dump(version=version, rules=list(rules or (GRAB,)), **(base | fields))
+    valkey.hset(conf.keys.snapshot, mapping={"version": version, "body": body})
+
+
+def publish_networks(valkey: Any, version: str, change: object = None, **networks: int) -> None:
+    """Write the networks, and the difference that led to them."""
+    if networks:
+        valkey.hset(
+            conf.keys.networks, mapping={text.replace("_", "/"): end for text, end in networks.items()}
+        )
+    if change is not None:
+        valkey.rpush(conf.keys.network_changes, change if isinstance(change, str) else json.dumps(change))
+    valkey.hset(conf.keys.snapshot, "networks", version)
+
+
+def names(cache: SnapshotCache) -> list[str]:
+    """Name the rules that a process decides by."""
+    return [rule.name for rule in cache.current().rules]
+
+
+def bans(cache: SnapshotCache, *addresses: str) -> list[bool]:
+    """Tell of each address whether a process's networks hold it."""
+    networks = cache.current().networks
+    return [networks.find(ip_address(text), 1) is not None for text in addresses]
+
+
+def test_a_snapshot_when_redis_has_one_is_loaded(cache: SnapshotCache, valkey: Any) -> None:
+    """The first refresh gives a process its rules and the server's clock."""
+    publish(valkey)
+    found = cache.refresh()
+    assert found is cache.current()
+    assert ("e:1", ["grab"]) == (cache.current().version, names(cache))
+    seconds, micros = valkey.time()
+    assert abs(cache.now_us() - (seconds * 1_000_000 + micros)) < 1_000_000
+
+
+@pytest.mark.parametrize("version", ["e:2", "e:0", "f:1"])
+def test_a_snapshot_when_its_version_differs_is_swapped(
+    cache: SnapshotCache, valkey: Any, version: str
+) -> None:
+    """Different, not greater: an older counter and a new epoch are taken too."""
+    publish(valkey)
+    cache.refresh()
+    publish(valkey, version, GRAB | {"name": "other"})
+    cache.refresh()
+    assert ["other"] == names(cache)
+
+
+def test_a_snapshot_when_its_version_is_the_same_is_not_read_again(cache: SnapshotCache, valkey: Any) -> None:
+    """A refresh that finds nothing new reads no body and keeps the very object."""
+    publish(valkey)
+    first = cache.refresh()
+    valkey.hset(conf.keys.snapshot, "body", "{broken")
+    assert first is cache.refresh()
+
+
+def test_a_snapshot_when_redis_is_away_is_kept(cache: SnapshotCache, valkey: Any) -> None:
+    """The last good one goes on deciding, and its age tells how old it is (C120)."""
+    publish(valkey)
+    first, refreshed = cache.refresh(), cache.refreshed_at
+    with override_settings(CACHES=OFFLINE):
+        with pytest.raises(StoreUnavailable):
+            cache.refresh()
+        assert first is cache.current()
+    assert refreshed == cache.refreshed_at
+    cache.refresh()
+    assert cache.refreshed_at > refreshed
+
+
+def test_a_snapshot_when_redis_has_lost_it_is_kept_and_published(cache: SnapshotCache, valkey: Any) -> None:
+    """A flushed Redis leaves the rules in force, and has them written again."""
+    published = threading.Event()
+    cache.on_missing = published.set
+    publish(valkey)
+    first = cache.refresh()
+    valkey.flushall()
+    assert cache.refresh() is None
+    assert published.wait(5)
+    assert first is cache.current()
+
+
+def test_a_process_when_redis_has_none_has_it_published_off_the_request_path(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """Another thread publishes, once; the process then has the rules without a further tick."""
+    threads = []
+    gate = threading.Event()
+
+    def work() -> None:
+        threads.append(threading.get_ident())
+        assert gate.wait(5)
+        publish(valkey)
+
+    cache.on_missing = work
+    for _ in range(3):
+        cache.refresh()
+    gate.set()
+    assert cache._publishing is not None
+    cache._publishing.join(5)
+    assert ["grab"] == names(cache)
+    assert 1 == len(threads)
+    assert threading.get_ident() not in threads
+
+
+def test_publishing_when_it_fails_is_told_once_and_tried_again(
+    cache: SnapshotCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database that is away costs one line, and the next tick tries again."""
+    tries = []
+
+    def work() -> None:
+        tries.append(1)
+        msg = "no database"
+        raise RuntimeError(msg)
+
+    cache.on_missing = work
+    with caplog.at_level(logging.ERROR, "ratelimit_app"):
+        for _ in range(2):
+            cache.refresh()
+            assert cache._publishing is not None
+            cache._publishing.join(5)
+    assert 2 == len(tries)
+    assert ["ratelimit.entry_disabled publishing from the database is left out: no database"] == [
+        record.getMessage() for record in caplog.records
+    ]
+
+
+def test_a_process_when_it_has_no_snapshot_yet_waits_no_longer_than_the_timeout(cache: SnapshotCache) -> None:
+    """The first request is undecided after `STORE_TIMEOUT`, and the next ones at once after a try."""
+    with override_settings(RATELIMIT_APP={"STORE_TIMEOUT": 0.05}):
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="no snapshot of the rules yet"):
+            cache.current()
+        assert 0.04 < time.monotonic() - began < 1.0
+        cache._tick()
+    with pytest.raises(StoreUnavailable):
+        cache.current()
+    assert time.monotonic() - began < 1.5
+    assert cache.known() is None
+
+
+def test_the_first_request_when_the_refresh_is_under_way_gets_its_rules(valkey: Any) -> None:
+    """A process that has just started decides its first request by the rules."""
+    publish(valkey)
+    assert ["grab"] == names(SnapshotCache())
+
+
+def test_a_rule_when_it_is_broken_is_left_out_with_one_line(
+    cache: SnapshotCache, valkey: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A corrupt row disables itself, in one log line however often it is read (C136)."""
+    bad = GRAB | {"name": "bad", "rate": "5/x"}
+    with caplog.at_level(logging.ERROR, "ratelimit_app"):
+        for version in ("e:1", "e:2", "e:3"):
+            publish(valkey, version, bad, GRAB)
+            cache.refresh()
+    assert ["grab"] == names(cache)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "ratelimit.entry_disabled rule 'bad' is left out: '5/x' is not a rate"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{broken",
+        "null",
+        '{"schema": 99}',
+        '{"schema": 1}',
+        '{"schema":1,"version":1,"rules":7,"allowlist":{}}',
+    ],
+)
+def test_a_snapshot_when_it_cannot_be_read_leaves_the_last_good_one(
+    cache: SnapshotCache, valkey: Any, body: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another release's or a damaged body is refused, told once, and read again when it is good (C136)."""
+    publish(valkey)
+    cache.refresh()
+    valkey.hset(conf.keys.snapshot, mapping={"version": "e:2", "body": body})
+    with caplog.at_level(logging.ERROR, "ratelimit_app"):
+        cache.refresh()
+        cache.refresh()
+    assert ["grab"] == names(cache)
+    assert 1 == len(caplog.records)
+    publish(valkey, "e:3", GRAB | {"name": "mended"})
+    cache.refresh()
+    assert ["mended"] == names(cache)
+
+
+def test_a_key_when_it_has_the_wrong_type_is_an_outage_not_a_crash(cache: SnapshotCache, valkey: Any) -> None:
+    """Somebody else's value under our key is a StoreUnavailable, as every other answer that makes no sense."""
+    valkey.set(conf.keys.snapshot, "nonsense")
+    with pytest.raises(StoreUnavailable):
+        cache.refresh()
+
+
+def test_networks_when_first_seen_are_read_whole(cache: SnapshotCache, valkey: Any) -> None:
+    """A process that starts reads the hash, not the differences."""
+    publish(valkey)
+    publish_networks(valkey, "e:3", **{"192.0.2.0_24": NEVER, "2001:db8::_32": NEVER})
+    cache.refresh()
+    assert [True, True, False] == bans(cache, "192.0.2.9", "2001:db8::1", "203.0.113.9")
+
+
+def test_networks_when_they_change_are_applied_as_differences(cache: SnapshotCache, valkey: Any) -> None:
+    """Known changes are applied one by one: the hash is not read again."""
+    publish(valkey)
+    publish_networks(valkey, "e:1", **{"192.0.2.0_24": NEVER})
+    cache.refresh()
+    table = cache.current().networks
+    valkey.delete(conf.keys.networks)
+    publish_networks(valkey, "e:2", {"n": 2, "set": {"203.0.113.0/24": NEVER}, "del": []})
+    publish_networks(valkey, "e:3", {"n": 3, "set": {}, "del": ["192.0.2.0/24"]})
+    cache.refresh()
+    assert [False, True] == bans(cache, "192.0.2.9", "203.0.113.9")
+    assert table is cache.current().networks
+
+
+@pytest.mark.parametrize(
+    ("version", "changes"),
+    [
+        ("f:2", [{"n": 2, "set": {}, "del": []}]),
+        ("e:3", [{"n": 3, "set": {}, "del": []}]),
+        ("e:3", []),
+        ("e:0", []),
+        ("nonsense", []),
+        ("e:2", ["{broken"]),
+        ("e:2", [7]),
+        ("e:2", [{"n": 2}]),
+        ("e:2", [{"n": 2, "set": [], "del": []}]),
+        ("e:2", [{"n": 2, "set": {"10.0.0.0/8": "x"}, "del": []}]),
+        ("e:2", [{"n": 2, "set": {}, "del": ["nonsense"]}]),
+    ],
+)
+def test_networks_when_a_change_was_missed_are_read_whole(
+    cache: SnapshotCache, valkey: Any, version: str, changes: list[Any]
+) -> None:
+    """A new epoch, a gap, a lost or damaged list, a step back: all is read anew, and nothing stale stays."""
+    publish(valkey)
+    publish_networks(valkey, "e:1", **{"192.0.2.0_24": NEVER})
+    cache.refresh()
+    valkey.delete(conf.keys.networks)
+    for change in changes:
+        publish_networks(valkey, version, change)
+    publish_networks(valkey, version, **{"203.0.113.0_24": NEVER})
+    cache.refresh()
+    assert [False, True] == bans(cache, "192.0.2.9", "203.0.113.9")
+
+
+def test_a_network_when_it_is_none_is_left_out_with_one_line(
+    cache: SnapshotCache, valkey: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad row of the list is told, and the others act (C136)."""
+    publish(valkey)
+    publish_networks(valkey, "e:1", nonsense=NEVER, **{"192.0.2.0_24": NEVER})
+    with caplog.at_level(logging.ERROR, "ratelimit_app"):
+        cache.refresh()
+        cache.refresh()
+    assert [True] == bans(cache, "192.0.2.9")
+    (record,) = caplog.records
+    assert record.getMessage().startswith("ratelimit.entry_disabled network 'nonsense' is left out: ")
+
+
+def test_networks_when_a_new_snapshot_comes_are_kept(cache: SnapshotCache, valkey: Any) -> None:
+    """An edit of a rule does not cost the process its list of networks."""
+    publish(valkey)
+    publish_networks(valkey, "e:1", **{"192.0.2.0_24": NEVER})
+    cache.refresh()
+    publish(valkey, "e:2", GRAB | {"name": "other"})
+    cache.refresh()
+    assert (["other"], [True]) == (names(cache), bans(cache, "192.0.2.9"))
+
+
+def test_networks_when_the_snapshot_was_unreadable_are_loaded_with_the_next_one(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """A process that starts with a damaged snapshot does not lose its bans for good."""
+    publish(valkey)
+    valkey.hset(conf.keys.snapshot, "body", "{broken")
+    publish_networks(valkey, "e:1", **{"192.0.2.0_24": NEVER})
+    cache.refresh()
+    publish(valkey, "e:2")
+    cache.refresh()
+    assert [True] == bans(cache, "192.0.2.9")
+    assert 0 == len(EMPTY.networks)
+
+
+def test_an_override_when_set_decides_instead_and_gives_the_one_before(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """Tests decide by their own rules, whatever Redis says, and nest."""
+    publish(valkey)
+    cache.refresh()
+    assert cache.override(EMPTY) is None
+    assert EMPTY is cache.current()
+    assert EMPTY is cache.override(None)
+    assert ["grab"] == names(cache)
+
+
+def test_the_clock_when_it_travels_is_sent_and_when_it_does_not_is_redis(cache: SnapshotCache) -> None:
+    """Production sends no time; a test's journey moves the time that is sent (C60)."""
+    assert cache.frozen_now() is None
+    before = cache.now_us()
+    cache.travel(3_600)
+    frozen = cache.frozen_now()
+    assert frozen is not None
+    assert 3_599_000_000 < frozen - before < 3_601_000_000
+    cache.travel(-3_600)
+    assert cache.frozen_now() is None
+
+
+def test_the_age_when_asked_is_since_the_last_answer_of_redis(valkey: Any) -> None:
+    """Operators see how old the rules of a process may be."""
+    publish(valkey)
+    snapshot_cache.refresh()
+    assert 0 <= snapshot_cache.age() < 5
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_process_when_it_forks_keeps_what_it_knows_and_refreshes_by_itself(valkey: Any) -> None:
+    """A prefork worker starts with its parent's rules, and follows changes, even if a lock was held."""
+    publish(valkey)
+    snapshot_cache.refresh()
+    with snapshot_cache._cache._lock:
+        pid = os.fork()
+        if pid == 0:  # pragma: no cover - the child is measured by its exit status
+            status = 1
+            try:
+                inherited = snapshot_cache.current().version
+                publish(valkey, "e:2")
+                ends = time.monotonic() + 5
+                while snapshot_cache.current().version != "e:2" and time.monotonic() < ends:
+                    time.sleep(0.01)
+                status = 0 if (inherited, snapshot_cache.current().version) == ("e:1", "e:2") else 2
+            finally:
+                os._exit(status)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
