@@ -76,9 +76,9 @@ def address(server: subprocess.Popen[str]) -> str:
 
 def require_exact(door: str, tries: list[Try]) -> None:
     """All tries were answered, by Redis, and each rightly; the limit was reached, and over more than a window."""
-    assert len(tries) == TRIES[door]
+    assert len(tries) >= TRIES[door]
     assert faults(tries, LIMIT, SECOND) == []
-    assert sum(one.allowed for one in tries) > LIMIT
+    assert sum(one.allowed for one in tries) > 2 * LIMIT
     assert not all(one.allowed for one in tries)
 
 
