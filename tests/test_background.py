@@ -96,7 +96,7 @@ def test_a_job_when_it_fails_goes_on_and_complains_once(
             job.wait_for(number)
             periodic.wake()
         job.wait_for(5)
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if "testing_failed" in record.getMessage()]
     assert f"ratelimit.testing_failed {type(error).__name__}: {error}" == record.getMessage()
     assert with_trace == bool(record.exc_info)
 
@@ -108,7 +108,7 @@ def test_a_job_when_it_fails_differently_each_time_stops_complaining(
     with caplog.at_level(logging.WARNING, "ratelimit_app"):
         for number in range(MAX_COMPLAINTS * 2):
             periodic._complain(ValueError(number))
-    assert MAX_COMPLAINTS == len(caplog.records) == len(periodic._complained)
+    assert MAX_COMPLAINTS == caplog.text.count("testing_failed") == len(periodic._complained)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

@@ -102,8 +102,8 @@ def test_a_setting_when_it_cannot_be_used_is_named_with_what_is_expected(
         assert expected in problem.expected
         conf.forget()
         assert conf.on_failure
-    assert [f"RATELIMIT_APP[{name!r}]"] == [record.getMessage().split()[0] for record in caplog.records]
-    assert "The default is used." in caplog.text
+    told = {record.getMessage() for record in caplog.records if "The default is used." in record.getMessage()}
+    assert [f"RATELIMIT_APP[{name!r}]"] == [line.split()[0] for line in told]
 
 
 @pytest.mark.parametrize("value", [None, [], "ENABLED", 7])

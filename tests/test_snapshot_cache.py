@@ -26,6 +26,11 @@ OFFLINE = {
 }
 
 
+def told(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
+    """Give our log lines about something; the process's own refresh may be writing others."""
+    return [line for record in caplog.records if what in (line := record.getMessage())]
+
+
 @pytest.fixture
 def cache() -> SnapshotCache:
     """Give a process's cache of its own, which refreshes only when told to."""
@@ -159,9 +164,8 @@ def test_publishing_when_it_fails_is_told_once_and_tried_again(
             assert cache._publishing is not None
             cache._publishing.join(5)
     assert 2 == len(tries)
-    assert ["ratelimit.entry_disabled publishing from the database is left out: no database"] == [
-        record.getMessage() for record in caplog.records
-    ]
+    (line,) = told(caplog, "no database")
+    assert line == "ratelimit.entry_disabled publishing from the database is left out: no database"
 
 
 def test_a_process_when_it_has_no_snapshot_yet_waits_no_longer_than_the_timeout(cache: SnapshotCache) -> None:
@@ -194,10 +198,8 @@ def test_a_rule_when_it_is_broken_is_left_out_with_one_line(
             publish(valkey, version, bad, GRAB)
             cache.refresh()
     assert ["grab"] == names(cache)
-    (record,) = caplog.records
-    assert record.getMessage().startswith(
-        "ratelimit.entry_disabled rule 'bad' is left out: '5/x' is not a rate"
-    )
+    (line,) = told(caplog, "rule 'bad'")
+    assert line.startswith("ratelimit.entry_disabled rule 'bad' is left out: '5/x' is not a rate")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_a_snapshot_when_it_cannot_be_read_leaves_the_last_good_one(
         cache.refresh()
         cache.refresh()
     assert ["grab"] == names(cache)
-    assert 1 == len(caplog.records)
+    assert 1 == len(told(caplog, "the snapshot is left out"))
     publish(valkey, "e:3", GRAB | {"name": "mended"})
     cache.refresh()
     assert ["mended"] == names(cache)
@@ -298,8 +300,8 @@ def test_a_network_when_it_is_none_is_left_out_with_one_line(
         cache.refresh()
         cache.refresh()
     assert [True] == bans(cache, "192.0.2.9")
-    (record,) = caplog.records
-    assert record.getMessage().startswith("ratelimit.entry_disabled network 'nonsense' is left out: ")
+    (line,) = told(caplog, "nonsense")
+    assert line.startswith("ratelimit.entry_disabled network 'nonsense' is left out: ")
 
 
 def test_networks_when_a_new_snapshot_comes_are_kept(cache: SnapshotCache, valkey: Any) -> None:
