@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from django.dispatch import Signal
-from django.test import Client
+from django.test import Client, override_settings
 
-from ratelimit_app import Verdict, signals
+from ratelimit_app import Verdict, acquire, signals
 from ratelimit_app.middleware import RateLimitMiddleware
-from ratelimit_app.signals import request_denied
+from ratelimit_app.signals import request_denied, store_degraded, store_recovered
+from tests.test_snapshot_cache import OFFLINE
 
 PUBLIC = {
     "request_denied",
@@ -70,3 +71,28 @@ def test_a_receiver_when_it_fails_does_not_fail_the_request(
     finally:
         request_denied.disconnect(fail)
     assert "a receiver's own fault" in caplog.text
+
+
+def test_an_outage_when_it_begins_and_ends_is_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    """One signal and one log line for each transition, not one for each request (C120)."""
+    heard: list[tuple[str, str]] = []
+
+    def degraded(alias: str, error: str, **_: Any) -> None:
+        heard.append(("degraded", alias))
+        assert error
+
+    def recovered(alias: str, **_: Any) -> None:
+        heard.append(("recovered", alias))
+
+    store_degraded.connect(degraded)
+    store_recovered.connect(recovered)
+    try:
+        with caplog.at_level(logging.WARNING, "ratelimit_app"):
+            with override_settings(CACHES=OFFLINE):
+                assert [True] * 3 == [acquire("user:1", "9/m", group="g").degraded for _ in range(3)]
+            assert [False] * 3 == [acquire("user:1", "9/m", group="g").degraded for _ in range(3)]
+    finally:
+        store_degraded.disconnect(degraded)
+        store_recovered.disconnect(recovered)
+    assert [("degraded", "default"), ("recovered", "default")] == heard
+    assert (1, 1) == (caplog.text.count("store_degraded"), caplog.text.count("store_recovered"))

@@ -125,3 +125,16 @@ def test_a_danger_when_there_is_none_is_none(network: str) -> None:
     trusted = NetworkSet([parse_network("10.0.5.0/24")])
     assert block_danger(parse_network(network), trusted, parse_address("198.51.100.7")) is None
     assert width_danger(parse_network(network)) is None
+
+
+@pytest.mark.parametrize("text", ["ip:x", "ip:1.2.3", "ip:192.0.2.0/33"])
+def test_an_address_when_it_is_none_is_refused_with_examples(text: str) -> None:
+    """The form and the command say what an address or a network looks like (C100, C135)."""
+    with pytest.raises(IdentityError, match="is not an address or a network: expected such as 203"):
+        parse_identity(text, SECRET)
+
+
+@pytest.mark.parametrize(("typed", "stored"), [("%FF", "%25FF"), ("%zz", "%25zz"), ("a%0Ab", "a%0Ab")])
+def test_a_value_when_it_only_resembles_a_written_one_is_written_anew(typed: str, stored: str) -> None:
+    """Escapes that this app would not have written are a client's own characters."""
+    assert ("device", stored) == canonical("device", typed, SECRET)
