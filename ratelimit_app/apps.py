@@ -14,15 +14,11 @@ class RatelimitAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from ratelimit_app import checks, conf, snapshot_cache
+        from ratelimit_app import checks, conf, publishing, receivers, snapshot_cache
         from ratelimit_app.store import gateway
 
         setting_changed.connect(conf.on_setting_changed, dispatch_uid="ratelimit_app.conf")
         setting_changed.connect(gateway.on_setting_changed, dispatch_uid="ratelimit_app.gateway")
         checks.connect()
-        try:  # TEMPORARY until the modules have landed
-            from ratelimit_app import publishing, receivers
-        except ImportError:
-            return
         snapshot_cache.publish_when_missing(publishing.publish_missing)
         receivers.connect()

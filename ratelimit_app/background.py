@@ -6,8 +6,14 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from ratelimit_app.core.calls import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_COMPLAINTS = 100
 logger = logging.getLogger("ratelimit_app")
 
 
@@ -20,12 +26,13 @@ class Periodic:
 
     def __init__(self, name: str, work: Callable[[], None], interval: Callable[[], float]) -> None:
         self._name, self._work, self._interval = name, work, interval
-        self._forget()
+        self.forget()
         if hasattr(os, "register_at_fork"):
-            alive = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: (job := alive()) and job._forget())
+            alive = weakref.WeakMethod(self.forget)
+            os.register_at_fork(after_in_child=lambda: (forget := alive()) and forget())
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Know of no thread, as in a fork."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -49,13 +56,14 @@ class Periodic:
         while True:
             try:
                 self._work()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever one round meets, the next one is due
                 self._complain(error)
             self._wake.wait(self._interval())
             self._wake.clear()
 
     def _complain(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
-        if text not in self._complained and len(self._complained) < 100:
+        if text not in self._complained and len(self._complained) < MAX_COMPLAINTS:
             self._complained.add(text)
-            logger.exception("ratelimit.%s_failed", self._name)
+            expected = isinstance(error, StoreUnavailable)
+            logger.warning("ratelimit.%s_failed %s", self._name, text, exc_info=None if expected else error)

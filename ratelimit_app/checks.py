@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -12,6 +11,9 @@ from django.utils.module_loading import import_string
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import UNIX, parse_network
 from ratelimit_app.store.connection import BACKEND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MIDDLEWARE = "ratelimit_app.middleware.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"

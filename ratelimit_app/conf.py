@@ -16,6 +16,7 @@ from ratelimit_app.core.rules import FAILURE_POLICIES
 
 logger = logging.getLogger("ratelimit_app")
 
+MAX_PREFIX = 20
 Check = Callable[[Any], str | None]
 
 
@@ -35,8 +36,9 @@ def _one_of(choices: tuple[Any, ...]) -> Check:
     return lambda value: None if value in choices else "one of " + ", ".join(map(repr, choices))
 
 
-def _between(low: float, high: float, kinds: tuple[type, ...] = (int, float)) -> Check:
+def _between(low: float, high: float, *, whole: bool = False) -> Check:
     def check(value: Any) -> str | None:
+        kinds = int if whole else (int, float)
         good = isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
         return None if good else f"a number from {low:,} to {high:,}"
 
@@ -61,16 +63,13 @@ def _networks(value: Any) -> str | None:
 
 
 def _prefix(value: Any) -> str | None:
-    good = isinstance(value, str) and 0 < len(value) <= 20 and value.isascii() and value.isprintable()
-    return (
-        None
-        if good and not set("{} *?[") & set(value)
-        else "1 to 20 plain characters without braces or blanks"
-    )
+    good = isinstance(value, str) and 0 < len(value) <= MAX_PREFIX and value.isascii() and value.isprintable()
+    if good and not set("{} *?[") & set(value):
+        return None
+    return f"1 to {MAX_PREFIX} plain characters without braces or blanks"
 
 
 _BOOL, _TEXT = _is(bool, "True or False"), _is(str, "text")
-_WHOLE = (int,)
 
 SETTINGS: dict[str, Setting] = {
     "ENABLED": Setting(True, _BOOL, "RATELIMIT_ENABLE"),
@@ -79,17 +78,17 @@ SETTINGS: dict[str, Setting] = {
     "KEY_SECRET": Setting(None, _or_none(_TEXT)),
     "TRUSTED_PROXIES": Setting([], _networks),
     "CLIENT_IP_HEADER": Setting("X-Forwarded-For", _TEXT),
-    "IPV4_PREFIX": Setting(32, _between(1, 32, _WHOLE), "RATELIMIT_IPV4_MASK"),
-    "IPV6_PREFIX": Setting(64, _between(1, 128, _WHOLE), "RATELIMIT_IPV6_MASK"),
+    "IPV4_PREFIX": Setting(32, _between(1, 32, whole=True), "RATELIMIT_IPV4_MASK"),
+    "IPV6_PREFIX": Setting(64, _between(1, 128, whole=True), "RATELIMIT_IPV6_MASK"),
     "DEVICE_HEADER": Setting("X-Device-Id", _TEXT),
     "ON_FAILURE": Setting("open", _one_of(FAILURE_POLICIES), "RATELIMIT_FAIL_OPEN"),
     "LOCAL_SHARE": Setting(1.0, _between(0, 1)),
     "STORE_TIMEOUT": Setting(0.1, _between(0.001, 60)),
-    "BREAKER_THRESHOLD": Setting(3, _between(1, 1_000_000, _WHOLE)),
+    "BREAKER_THRESHOLD": Setting(3, _between(1, 1_000_000, whole=True)),
     "BREAKER_COOLDOWN": Setting(1.0, _between(0.01, 3_600)),
     "REFRESH_INTERVAL": Setting(1.0, _between(0.05, 3_600)),
-    "LOCAL_CACHE_SIZE": Setting(100_000, _between(0, 100_000_000, _WHOLE)),
-    "LOCAL_BLOCK_AFTER": Setting(None, _or_none(_between(1, 1_000_000, _WHOLE))),
+    "LOCAL_CACHE_SIZE": Setting(100_000, _between(0, 100_000_000, whole=True)),
+    "LOCAL_BLOCK_AFTER": Setting(None, _or_none(_between(1, 1_000_000, whole=True))),
     "LOCAL_BLOCK_WINDOW": Setting(10, _between(0.001, 86_400)),
     "LOCAL_BLOCK_PERIOD": Setting(300, _between(0.001, 86_400)),
     "RAISE": Setting(False, _BOOL),
@@ -137,7 +136,8 @@ class Conf:
             raise AttributeError(name)
         values = self._read()
         if name not in values:
-            raise AttributeError(f"RATELIMIT_APP has no setting {name.upper()!r}")
+            msg = f"RATELIMIT_APP has no setting {name.upper()!r}"
+            raise AttributeError(msg)
         self.__dict__.update(values)
         return values[name]
 
@@ -159,11 +159,11 @@ class Conf:
 
     def _read(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for key in SETTINGS:
+        for key, setting in SETTINGS.items():
             value, problem = _look_up(key)
             if problem:
                 logger.error("%s is %r: expected %s. The default is used.", *problem)
-                value = SETTINGS[key].default
+                value = setting.default
             values[key.lower()] = value
         values["raise_"] = values.pop("raise")
         proxies = values["trusted_proxies"]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from django.dispatch import Signal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratelimit_app import snapshot_cache
-from ratelimit_app.core.evaluation import Need, ScriptCall, StoreUnavailable
+from ratelimit_app.conf import conf
+from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
+from ratelimit_app.core.evaluation import Need
 from ratelimit_app.store.gateway import async_gateway, gateway
+from ratelimit_app.store.health import health
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from django.dispatch import Signal
 
 T = TypeVar("T")
 
@@ -57,17 +62,41 @@ async def arun(flow: Generator[Any, Any, T], facts: Any = None) -> T:
 
 def _perform(step: Any, facts: Any) -> Any:
     if isinstance(step, ScriptCall):
-        return gateway().call(step)
+        return _call(step)
     if isinstance(step, Need):
         return snapshot_cache.current() if step.fact == "snapshot" else facts.learn(step.fact)
     return step.signal.send_robust(step.sender, **step.arguments)
 
 
+def _call(call: ScriptCall) -> Any:
+    try:
+        reply = gateway().call(call)
+    except StoreUnavailable as error:
+        if signal := health.failed(error):
+            signal.send_robust(health, alias=conf.cache, error=str(error))
+        raise
+    if health.degraded and (signal := health.answered()):
+        signal.send_robust(health, alias=conf.cache)
+    return reply
+
+
 async def _aperform(step: Any, facts: Any) -> Any:
     if isinstance(step, ScriptCall):
-        return await async_gateway().call(step)
+        return await _acall(step)
     if isinstance(step, Need):
         if step.fact == "snapshot":
             return snapshot_cache.known() or await asyncio.to_thread(snapshot_cache.current)
         return await facts.alearn(step.fact)
     return await step.signal.asend_robust(step.sender, **step.arguments)
+
+
+async def _acall(call: ScriptCall) -> Any:
+    try:
+        reply = await async_gateway().call(call)
+    except StoreUnavailable as error:
+        if signal := health.failed(error):
+            await signal.asend_robust(health, alias=conf.cache, error=str(error))
+        raise
+    if health.degraded and (signal := health.answered()):
+        await signal.asend_robust(health, alias=conf.cache)
+    return reply

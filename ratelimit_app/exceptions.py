@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 
-from ratelimit_app.core.decision import Decision
-from ratelimit_app.core.evaluation import StoreUnavailable
+from ratelimit_app.core.calls import StoreUnavailable
+
+if TYPE_CHECKING:
+    from ratelimit_app.core.decision import Decision
 
 
 class Ratelimited(PermissionDenied):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from ratelimit_app import engine, offences, snapshot_cache
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
+from ratelimit_app.core.calls import StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Decision, Reason, Verdict
 from ratelimit_app.core.evaluation import (
     ALLOWLISTED,
@@ -21,16 +20,14 @@ from ratelimit_app.core.evaluation import (
     Flow,
     Memory,
     Need,
-    StoreUnavailable,
     evaluate,
     offences_of,
-    refund_call,
 )
-from ratelimit_app.core.identity import parse_custom, split
 from ratelimit_app.core.matching import select
 from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule, check_limits
 from ratelimit_app.core.snapshot import EMPTY, Snapshot
+from ratelimit_app.identities import IdentityFacts, canonical
 from ratelimit_app.requests import facts_of
 from ratelimit_app.signals import request_denied
 from ratelimit_app.store.connection import client, unavailable
@@ -45,13 +42,15 @@ class Door:
     """
     What one door decides.
 
-    `rules`: its own; None: the snapshot's of `scope`, and those without a scope when `scopeless`.
+    `rules`: its own; None: the snapshot's of `scope`, and those without a scope when `scopeless`. `beside`: rules
+    in code that are decided together with these.
     `users`: which rules and marks: `all` at once, `none` of those that need the user, or `only` those.
     `late_user`: whether a denial may still ask whether the user is on the allowlist.
     """
 
     sender: Any
     rules: list[Rule] | None = None
+    beside: tuple[Rule, ...] = ()
     scope: str = ""
     scopeless: bool = True
     users: str = "all"
@@ -79,7 +78,7 @@ def pass_door(facts: Any, door: Door) -> Flow:
 
 def _spared(facts: Any, door: Door) -> bool:
     """Rules in code need no snapshot, and the admin site stays reachable."""
-    return door.rules is not None or bool(facts.route.admin_root)
+    return door.rules is not None or facts.is_spared
 
 
 def _ask(facts: Any, door: Door, snapshot: Snapshot) -> Ask:
@@ -90,14 +89,13 @@ def _ask(facts: Any, door: Door, snapshot: Snapshot) -> Ask:
     if door.users != "all":
         rules = [rule for rule in rules if rule.needs_user == (door.users == "only")]
     return Ask(
-        rules=rules,
+        rules=[*rules, *door.beside],
         facts=facts,
         snapshot=snapshot,
         keys=conf.keys,
         now_us=snapshot_cache.now_us(),
         with_user=door.users != "none",
         late_user=door.late_user,
-        exempt=door.rules is None and bool(snapshot.rules) and bool(facts.route.admin_root),
         units=door.units,
         look=door.look,
         on_failure=conf.on_failure,
@@ -142,75 +140,10 @@ def _check_door(scope: str | None, cost: int) -> Door:
 
 
 def _whole(cost: int) -> int:
-    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
-        raise ValueError(
-            f"cost={cost!r} is not a cost: expected a whole number from 0. 0 looks without charging."
-        )
+    if type(cost) is not int or cost < 0:
+        msg = f"cost={cost!r} is not a cost: expected a whole number from 0. 0 looks without charging."
+        raise ValueError(msg)
     return cost
-
-
-class IdentityFacts:
-    """The facts of an identity that code names: itself."""
-
-    __slots__ = ("address", "identity", "memory", "request")
-
-    def __init__(self, identity: str) -> None:
-        self.identity = canonical(identity)
-        self.request = None
-        self.memory = Memory()
-        self.address: Address | None = None
-        if self.identity.startswith("ip:"):
-            self.address = parse_address(identity.partition(":")[2].partition("/")[0])
-
-    def user_identity(self) -> str | None:
-        """The identity itself when it is a user's."""
-        return next((part for part in split(self.identity) if part.startswith("user:")), None)
-
-    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
-        """Nothing: all is known."""
-        return ()
-
-    def rule_identity(self, rule: Rule) -> str:
-        """The identity itself."""
-        return self.identity
-
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
-        """Its parts that may be blacklisted."""
-        parts = [part for part in split(self.identity) if snapshot.is_marked(part)]
-        if self.address is not None and f"ip:{self.address}" not in parts and "ip" in snapshot.marked_kinds:
-            parts.append(f"ip:{self.address}")
-        return parts
-
-
-def canonical(identity: str) -> str:
-    """
-    Write an identity as the doors write it: an address as its network, secret values as digests.
-
-    Raises ValueError when it is no text, is empty, or names an address that is none.
-    """
-    if not isinstance(identity, str) or not identity:
-        raise ValueError(f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'.")
-    return _canonical(identity, conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
-
-
-@lru_cache(maxsize=16_384)
-def _canonical(identity: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int) -> str:
-    if identity == "global":
-        return identity
-    if "+" in identity and all(":" in part for part in identity.split("+")):
-        return "+".join(_canonical(part, secret, ipv4_prefix, ipv6_prefix) for part in identity.split("+"))
-    if identity.startswith("ip:") and identity != "ip:unknown":
-        text = identity[3:]
-        address = parse_address(text)
-        if address is not None:
-            return "ip:" + network_text(address, ipv4_prefix, ipv6_prefix)
-        try:
-            return f"ip:{parse_network(text)}"
-        except ValueError as error:
-            raise ValueError(
-                f"{identity!r} names no address: expected one such as 'ip:203.0.113.9'."
-            ) from error
-    return parse_custom(identity, secret)
 
 
 @lru_cache(maxsize=4_096)
@@ -221,9 +154,12 @@ def code_rule(group: str, rate: str, algorithm: str, burst: int | None, slot: st
     return Rule(name=group, slot=slot, rates=rates, algorithm=algorithm, burst=burst)
 
 
-def _acquire_door(sender: Any, group: str, rate: str, algorithm: str, burst: int | None, cost: int) -> Door:
-    if not group or not isinstance(group, str):
-        raise ValueError(f"group={group!r}: expected a name for what is limited, such as 'login'.")
+def _acquire_door(
+    sender: Any, group: str, rate: str, *, algorithm: str, burst: int | None, cost: int
+) -> Door:
+    if type(group) is not str or not group:
+        msg = f"group={group!r}: expected a name for what is limited, such as 'login'."
+        raise ValueError(msg)
     rule = code_rule(group, rate, algorithm, burst, f"@{group}")
     return Door(sender=sender, rules=[rule], units=_whole(cost), look=sender is peek or cost == 0)
 
@@ -247,7 +183,10 @@ def acquire(
     if rate is None:
         return NO_RULE
     facts = IdentityFacts(identity)
-    return engine.run(pass_door(facts, _acquire_door(acquire, group, rate, algorithm, burst, cost)), facts)
+    return engine.run(
+        pass_door(facts, _acquire_door(acquire, group, rate, algorithm=algorithm, burst=burst, cost=cost)),
+        facts,
+    )
 
 
 async def aacquire(
@@ -264,7 +203,8 @@ async def aacquire(
         return NO_RULE
     facts = IdentityFacts(identity)
     return await engine.arun(
-        pass_door(facts, _acquire_door(acquire, group, rate, algorithm, burst, cost)), facts
+        pass_door(facts, _acquire_door(acquire, group, rate, algorithm=algorithm, burst=burst, cost=cost)),
+        facts,
     )
 
 
@@ -281,7 +221,9 @@ def peek(
     if rate is None:
         return NO_RULE
     facts = IdentityFacts(identity)
-    return engine.run(pass_door(facts, _acquire_door(peek, group, rate, algorithm, burst, cost)), facts)
+    return engine.run(
+        pass_door(facts, _acquire_door(peek, group, rate, algorithm=algorithm, burst=burst, cost=cost)), facts
+    )
 
 
 async def apeek(
@@ -298,7 +240,7 @@ async def apeek(
         return NO_RULE
     facts = IdentityFacts(identity)
     return await engine.arun(
-        pass_door(facts, _acquire_door(peek, group, rate, algorithm, burst, cost)), facts
+        pass_door(facts, _acquire_door(peek, group, rate, algorithm=algorithm, burst=burst, cost=cost)), facts
     )
 
 
@@ -308,12 +250,12 @@ def refund(decision: Decision) -> int:
 
     Returns the units given back: 0 for a denied or refunded decision, and when Redis cannot answer.
     """
-    return engine.run(_refund(decision))
+    return int(engine.run(_refund(decision)))
 
 
 async def arefund(decision: Decision) -> int:
     """Like refund, for async code."""
-    return await engine.arun(_refund(decision))
+    return int(await engine.arun(_refund(decision)))
 
 
 def _refund(decision: Decision) -> Any:

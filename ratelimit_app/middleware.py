@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 
 from ratelimit_app import engine
-from ratelimit_app.core.decision import Decision
-from ratelimit_app.core.evaluation import Flow
 from ratelimit_app.exceptions import Ratelimited
 from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.requests import RequestFacts, facts_of
 from ratelimit_app.responses import add_headers, denial
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from django.http import HttpRequest
+    from django.http.response import HttpResponseBase
+
+    from ratelimit_app.core.decision import Decision
+    from ratelimit_app.core.evaluation import Flow
 
 
 class RateLimitMiddleware:
@@ -69,7 +73,9 @@ class RateLimitMiddleware:
 def _facts(request: HttpRequest) -> RequestFacts:
     if not hasattr(request, "limited"):
         request.limited = False  # type: ignore[attr-defined]
-    return facts_of(request)
+    facts = facts_of(request)
+    facts.has_middleware = True
+    return facts
 
 
 def _denial(facts: RequestFacts, decision: Decision) -> HttpResponseBase:

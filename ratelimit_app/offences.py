@@ -13,7 +13,7 @@ from typing import Any
 from ratelimit_app import snapshot_cache
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
-from ratelimit_app.core.evaluation import StoreUnavailable
+from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.store.connection import client, unavailable
 
@@ -101,13 +101,14 @@ def _send(flush_id: str, lines: Counter[Line]) -> None:
 def offenders(since_s: float) -> list[str]:
     """Give the identities with an offence at or after a time, in seconds since the epoch. Raises StoreUnavailable."""
     with unavailable():
-        return [part.decode() for part in client().zrangebyscore(conf.keys.offenders, since_s, "+inf")]
+        parts: Any = client().zrangebyscore(conf.keys.offenders, since_s, "+inf")
+    return [part.decode() for part in parts]
 
 
 def counts(part: str) -> list[tuple[int, str, int]]:
     """Give an identity's offences as (unix second, rule's label, count), oldest first. Raises StoreUnavailable."""
     with unavailable():
-        rows = client().hgetall(conf.keys.offences(part))
+        rows: Any = client().hgetall(conf.keys.offences(part))
     found = []
     for name, count in rows.items():
         second, _, label = name.decode().partition("|")

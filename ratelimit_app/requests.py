@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
-from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.core.files.uploadhandler import FileUploadHandler, SkipFile
-from django.http import HttpRequest, QueryDict
-from django.http.multipartparser import MultiPartParser, MultiPartParserError
-from django.http.request import RawPostDataException
-
+from ratelimit_app.bodies import parsed_body
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import Address, client_address, network_text
-from ratelimit_app.core.decision import Decision
+from ratelimit_app.core.addresses import Address, client_address, network_text, parse_address
 from ratelimit_app.core.evaluation import Memory
-from ratelimit_app.core.identity import NAMED_KINDS, Source, join, observed
-from ratelimit_app.core.matching import Route
-from ratelimit_app.core.rules import Rule
-from ratelimit_app.core.snapshot import Snapshot
+from ratelimit_app.core.identity import NAMED_KINDS, USER_KINDS, Source, join, observed
 from ratelimit_app.routing import route_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from django.http import HttpRequest
+
+    from ratelimit_app.core.decision import Decision
+    from ratelimit_app.core.matching import Route
+    from ratelimit_app.core.rules import Rule
+    from ratelimit_app.core.snapshot import Snapshot
 
 logger = logging.getLogger("ratelimit_app")
 
-MAX_BODY = 1024 * 1024
 _UNKNOWN: Any = object()
 _IP, _USER, _SESSION = Source("ip"), Source("user"), Source("session")
 _warned: set[str] = set()
 
 
 class RequestFacts:
-    """The facts of one request. `learn` and `alearn` make known what may cost a query: the user, the session."""
+    """
+    The facts of one request. `learn` and `alearn` make known what may cost a query: the user, the session.
+
+    `has_middleware`: ours will add the headers at the end. `throttling`: what DRF's throttles decide together.
+    """
 
     __slots__ = (
         "_address",
@@ -42,9 +43,11 @@ class RequestFacts:
         "_learned",
         "_parts",
         "_route",
+        "has_middleware",
         "memory",
         "raised",
         "request",
+        "throttling",
         "user_source",
     )
 
@@ -53,6 +56,8 @@ class RequestFacts:
         self.user_source: Any = request
         self.memory = Memory()
         self.raised: Decision | None = None
+        self.has_middleware = False
+        self.throttling: Any = None
         self._address: Any = _UNKNOWN
         self._body: Any = _UNKNOWN
         self._learned: dict[str, str | None] = {}
@@ -73,13 +78,18 @@ class RequestFacts:
             self._route = route_of(self.request)
         return self._route
 
+    @property
+    def is_spared(self) -> bool:
+        """Whether an outage spares the request: the admin site stays reachable, so that rules can be changed."""
+        return bool(self.route.admin_root)
+
     def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
         """Give the facts that must be learned before these rules and the lists can be read."""
         sources = {source.kind for rule in rules if rule.key_function is None for source in rule.sources}
         kinds = snapshot.marked_kinds
-        if with_user and "user" not in self._learned:
-            if snapshot.allowed_users or "user" in kinds or {"user", "user_or_ip"} & sources:
-                yield "user"
+        asks_user = bool(snapshot.allowed_users) or "user" in kinds or bool(USER_KINDS & sources)
+        if with_user and asks_user and "user" not in self._learned:
+            yield "user"
         if "session" not in self._learned and ("session" in sources or "session" in kinds):
             yield "session"
 
@@ -91,25 +101,22 @@ class RequestFacts:
 
     def learn(self, fact: str) -> None:
         """Learn a fact, with whatever query it costs the project."""
+        self._learned[fact] = None
         try:
-            value = (
-                _user_pk(getattr(self.user_source, "user", None)) if fact == "user" else self._session_key()
-            )
-        except Exception:
-            value = self._unlearnable(fact)
-        self._learned[fact] = value
+            self._learned[fact] = self._user() if fact == "user" else self._session_key()
+        except Exception:  # noqa: BLE001 - the project's own session or user backend may fail in any way
+            _tell_unlearnable(fact)
 
     async def alearn(self, fact: str) -> None:
         """Like learn, without blocking the loop."""
+        self._learned[fact] = None
         try:
-            value = await self._auser() if fact == "user" else await self._asession_key()
-        except Exception:
-            value = self._unlearnable(fact)
-        self._learned[fact] = value
+            self._learned[fact] = await self._auser() if fact == "user" else await self._asession_key()
+        except Exception:  # noqa: BLE001 - as in learn
+            _tell_unlearnable(fact)
 
-    def _unlearnable(self, fact: str) -> None:
-        """A project whose user or session cannot be read: the client counts by its address; the view will tell."""
-        logger.warning("ratelimit.fact_unknown the %s of a request cannot be read", fact, exc_info=True)
+    def _user(self) -> str | None:
+        return _user_pk(getattr(self.user_source, "user", None))
 
     async def _auser(self) -> str | None:
         auser = getattr(self.request, "auser", None)
@@ -120,14 +127,14 @@ class RequestFacts:
         if session is None or not session.session_key:
             return None
         session.keys()
-        return session.session_key  # type: ignore[no-any-return]
+        return _existing_key(session)
 
     async def _asession_key(self) -> str | None:
         session = getattr(self.request, "session", None)
         if session is None or not session.session_key:
             return None
         await session.akeys()
-        return session.session_key  # type: ignore[no-any-return]
+        return _existing_key(session)
 
     def user_identity(self) -> str | None:
         """`user:<pk>` of a signed-in user who has been learned."""
@@ -157,24 +164,12 @@ class RequestFacts:
         return "ip:" + network_text(address, conf.ipv4_prefix, conf.ipv6_prefix)
 
     def _value(self, source: Source) -> str | None:
-        kind, name, request = source.kind, source.name, self.request
-        if kind == "header":
-            return request.headers.get(name)
-        if kind == "device":
-            return request.headers.get(conf.device_header)
-        if kind == "cookie":
-            return request.COOKIES.get(name)
-        if kind == "param":
-            return request.GET.get(name)
-        if kind == "field":
-            return self._field(name)
-        if kind == "view":
-            return self.route.view_name
-        return self._learned.get(kind)
+        read = _READERS.get(source.kind)
+        return read(self, source.name) if read else self._learned.get(source.kind)
 
-    def _field(self, name: str) -> str | None:
+    def field(self, name: str) -> str | None:
         if self._body is _UNKNOWN:
-            self._body = _parsed_body(self.request)
+            self._body = parsed_body(self.request)
         value = self._body.get(name)
         return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
 
@@ -203,19 +198,40 @@ class RequestFacts:
                 if with_user and (user := self.part(_USER)):
                     yield user
             elif kind != "ip" and (name or kind not in NAMED_KINDS):
-                if part := self.part(Source(kind.partition(":")[0], name)):
+                part = self.part(Source(kind.partition(":")[0], name))
+                if part is not None:
                     yield part
+
+
+_READERS: dict[str, Callable[[RequestFacts, str], str | None]] = {
+    "header": lambda facts, name: facts.request.headers.get(name),
+    "device": lambda facts, _: facts.request.headers.get(conf.device_header),
+    "cookie": lambda facts, name: facts.request.COOKIES.get(name),
+    "param": lambda facts, name: facts.request.GET.get(name),
+    "field": lambda facts, name: facts.field(name),
+    "view": lambda facts, _: facts.route.view_name,
+}
 
 
 def facts_of(request: Any) -> RequestFacts:
     """Give the facts of a Django or DRF request: the same for all doors that it passes."""
     plain = getattr(request, "_request", request)
-    facts = getattr(plain, "_ratelimit_app", None)
+    facts = getattr(plain, "ratelimit_facts", None)
     if facts is None:
-        facts = plain._ratelimit_app = RequestFacts(plain)
+        facts = plain.ratelimit_facts = RequestFacts(plain)
     if request is not plain and facts.user_source is not request:
         facts.forget_user(request)
-    return facts  # type: ignore[no-any-return]
+    return facts
+
+
+def _tell_unlearnable(fact: str) -> None:
+    """A project whose user or session cannot be read: the client counts by its address; the view will tell."""
+    logger.warning("ratelimit.fact_unknown the %s of a request cannot be read", fact, exc_info=True)  # noqa: LOG014 - called while it is handled
+
+
+def _existing_key(session: Any) -> str | None:
+    """Give the key of a loaded session; a forged signed cookie loads as a new, empty one that keeps its key."""
+    return None if session.modified and not session.keys() else session.session_key
 
 
 def _user_pk(user: Any) -> str | None:
@@ -226,7 +242,7 @@ def _client_address(meta: Mapping[str, Any]) -> Address | None:
     name = "HTTP_" + conf.client_ip_header.upper().replace("-", "_")
     header, peer = meta.get(name), meta.get("REMOTE_ADDR") or ""
     address = client_address(peer, [header] if header else [], conf.trusted_proxies, conf.trusts_unix)
-    if header and address is not None and address.is_private and str(address) == peer:
+    if header and address is not None and _is_unlisted_proxy(address, peer):
         _warn_once(
             "unlisted_proxy",
             f"ratelimit.proxy_unlisted {conf.client_ip_header} arrives from the private address {peer}, which is not in"
@@ -235,39 +251,11 @@ def _client_address(meta: Mapping[str, Any]) -> Address | None:
     return address
 
 
+def _is_unlisted_proxy(address: Address, peer: str) -> bool:
+    return address.is_private and address not in conf.trusted_proxies and address == parse_address(peer)
+
+
 def _warn_once(what: str, message: str) -> None:
     if what not in _warned:
         _warned.add(what)
         logger.warning(message)
-
-
-class _NoFiles(FileUploadHandler):
-    """Parses a form without keeping its files."""
-
-    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        raise SkipFile
-
-    def file_complete(self, file_size: int) -> None:
-        return None
-
-
-def _parsed_body(request: HttpRequest) -> Mapping[str, Any]:
-    """Parse a copy of a body of up to 1 MiB; the view still reads its own. Anything unreadable has no fields."""
-    kind = (request.content_type or "").lower()
-    try:
-        length = int(request.META.get("CONTENT_LENGTH") or 0)
-        if not 0 < length <= MAX_BODY:
-            return {}
-        if kind == "application/json" or kind.endswith("+json"):
-            value = json.loads(request.body)
-            return value if isinstance(value, dict) else {}
-        if kind == "application/x-www-form-urlencoded":
-            return QueryDict(request.body, encoding=request.encoding or settings.DEFAULT_CHARSET)
-        if kind == "multipart/form-data":
-            handlers: list[FileUploadHandler] = [_NoFiles()]
-            return MultiPartParser(request.META, BytesIO(request.body), handlers, request.encoding).parse()[0]
-    except (ValueError, RecursionError, RawPostDataException, RequestDataTooBig, OSError):
-        return {}
-    except (MultiPartParserError, SuspiciousOperation, LookupError):
-        return {}
-    return {}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.decision import Decision, Verdict
-from ratelimit_app.core.evaluation import Memory
 from ratelimit_app.core.headers import limit_headers, retry_after, seconds
+
+if TYPE_CHECKING:
+    from django.http.response import HttpResponseBase
+
+    from ratelimit_app.core.evaluation import Memory
 
 PROBLEM_JSON = "application/problem+json"
 STATUSES = {

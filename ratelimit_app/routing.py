@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.http import HttpRequest
 from django.urls import NoReverseMatch, Resolver404, ResolverMatch, resolve, reverse
 from django.utils.translation import get_language
 
 from ratelimit_app.core.matching import Route, canonical_path
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
 
 
 def route_of(request: HttpRequest) -> Route:

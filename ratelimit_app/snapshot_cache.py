@@ -7,17 +7,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_lists import NetworkTable
-from ratelimit_app.core.evaluation import StoreUnavailable
+from ratelimit_app.core.addresses import parse_network
+from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY, Snapshot, load
 from ratelimit_app.store.connection import client, unavailable
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_REPORTS = 1_000
 logger = logging.getLogger("ratelimit_app")
 
 
@@ -75,7 +79,8 @@ class SnapshotCache:
             self._tried.wait(conf.store_timeout)
             found = self.known()
         if found is None:
-            raise StoreUnavailable("this process has no snapshot of the rules yet")
+            msg = "this process has no snapshot of the rules yet"
+            raise StoreUnavailable(msg)
         return found
 
     def override(self, snapshot: Snapshot | None) -> Snapshot | None:
@@ -103,8 +108,8 @@ class SnapshotCache:
                 return None
             if self._snapshot is None or self._snapshot.version != version.decode():
                 self._load()
-            if networks is not None and self._networks_version != networks.decode():
-                self._load_networks(networks.decode())
+            if self._snapshot and networks is not None and self._networks_version != networks.decode():
+                self._load_networks(self._snapshot, networks.decode())
             self.refreshed_at = time.monotonic()
         return self._snapshot
 
@@ -116,9 +121,9 @@ class SnapshotCache:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._report("the snapshot", error)
 
-    def _load_networks(self, version: str) -> None:
+    def _load_networks(self, snapshot: Snapshot, version: str) -> None:
         """Apply what changed since our version; read all when that is not known any more."""
-        table = self._snapshot.networks if self._snapshot else NetworkTable()
+        table = snapshot.networks
         changes = self._changes_since(version)
         if changes is None:
             table = NetworkTable()
@@ -133,8 +138,8 @@ class SnapshotCache:
             for cidr in change["del"]:
                 table.discard(cidr)
         self._networks_version = version
-        if self._snapshot and self._snapshot.networks is not table:
-            self._snapshot = replace(self._snapshot, networks=table, routes=self._snapshot.routes)
+        if snapshot.networks is not table:
+            self._snapshot = replace(snapshot, networks=table, routes=snapshot.routes)
 
     def _changes_since(self, version: str) -> list[dict[str, Any]] | None:
         epoch, _, counter = version.partition(":")
@@ -143,8 +148,12 @@ class SnapshotCache:
             return None
         wanted = range(int(known) + 1, int(counter) + 1)
         rows = client().lrange(conf.keys.network_changes, -len(wanted), -1)
-        changes = [json.loads(row) for row in rows]
-        return changes if [change.get("n") for change in changes] == list(wanted) else None
+        try:
+            changes = [json.loads(row) for row in rows]
+            complete = [change["n"] for change in changes] == list(wanted)
+            return changes if complete and all(_is_change(change) for change in changes) else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
 
     def _have_published(self) -> None:
         """Let the database be published, unless somebody in this process is at it."""
@@ -158,7 +167,7 @@ class SnapshotCache:
         try:
             publish()
             self.refresh()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
             self._report("publishing from the database", error)
         finally:
             self._tried.set()
@@ -166,9 +175,16 @@ class SnapshotCache:
     def _report(self, what: str, error: Exception) -> None:
         """Log a fault once, not at every refresh."""
         text = f"{what}: {error}"
-        if text not in self._reported and len(self._reported) < 1_000:
+        if text not in self._reported and len(self._reported) < MAX_REPORTS:
             self._reported.add(text)
             logger.error("ratelimit.entry_disabled %s is left out: %s", what, error)
+
+
+def _is_change(change: dict[str, Any]) -> bool:
+    """Whether what Redis has is a difference of networks; the whole list is read instead of one that is none."""
+    for text in (*change["set"], *change["del"]):
+        parse_network(text)
+    return all(type(expires) is int for expires in change["set"].values())
 
 
 _cache = SnapshotCache()

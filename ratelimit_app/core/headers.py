@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
-from ratelimit_app.core.decision import RuleResult
+if TYPE_CHECKING:
+    from ratelimit_app.core.decision import RuleResult
 
 STYLES = ("ietf", "legacy", "both", None)
 

@@ -52,11 +52,13 @@ class Source:
 @lru_cache(maxsize=1_024)
 def parse_sources(text: str) -> tuple[Source, ...]:
     """Read a key source such as `user+ip` or `ip+field:email`. Raises IdentityError."""
-    if not isinstance(text, str) or not text.strip():
-        raise IdentityError(f"{text!r} is not a key source: expected {SOURCES_HELP}.")
+    if not text or not text.strip():
+        msg = f"{text!r} is not a key source: expected {SOURCES_HELP}."
+        raise IdentityError(msg)
     sources = tuple(_parse_source(part.strip(), text) for part in text.split("+"))
     if len(set(sources)) < len(sources):
-        raise IdentityError(f"{text!r} names one key source twice: leave one of them out.")
+        msg = f"{text!r} names one key source twice: leave one of them out."
+        raise IdentityError(msg)
     return sources
 
 
@@ -67,7 +69,8 @@ def _parse_source(part: str, text: str) -> Source:
         return Source(kind)
     if kind in NAMED_KINDS and _NAME.fullmatch(name):
         return Source(kind, name.lower().replace("_", "-") if kind == "header" else name)
-    raise IdentityError(f"{text!r} is not a key source ({part!r} is not known): expected {SOURCES_HELP}.")
+    msg = f"{text!r} is not a key source ({part!r} is not known): expected {SOURCES_HELP}."
+    raise IdentityError(msg)
 
 
 def digest(secret: bytes, *parts: str) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ratelimit_app.core.rules import METHODS, Rule
-from ratelimit_app.core.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ratelimit_app.core.snapshot import Snapshot
 
 MAX_REMEMBERED = 10_000
 
@@ -57,7 +60,7 @@ def select(snapshot: Snapshot, route: Route, method: str, *, scope: str, scopele
             for rule in snapshot.rules
             if rule.scope in scopes and rule.covers_method(method) and _covers_route(rule, route, hits)
         ]
-    return rules  # type: ignore[no-any-return]
+    return rules
 
 
 def _starts(path: str, prefix: str) -> bool:

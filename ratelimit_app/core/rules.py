@@ -78,8 +78,9 @@ def parse_methods(text: str) -> frozenset[str]:
     names = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
     unknown = sorted(names - METHODS)
     if unknown:
+        msg = "methods"
         raise RuleError(
-            "methods", f"{unknown[0]!r} is no HTTP method: expected some of {', '.join(sorted(METHODS))}."
+            msg, f"{unknown[0]!r} is no HTTP method: expected some of {', '.join(sorted(METHODS))}."
         )
     return names | {"HEAD"} if "GET" in names else names
 
@@ -87,15 +88,18 @@ def parse_methods(text: str) -> frozenset[str]:
 def check_limits(rates: tuple[Rate, ...], algorithm: str, cost: int) -> None:
     """Refuse what an algorithm cannot hold. Raises RuleError."""
     if algorithm not in ALGORITHMS:
+        msg = "algorithm"
         raise RuleError(
-            "algorithm", f"{algorithm!r} is no algorithm: expected one of {', '.join(sorted(ALGORITHMS))}."
+            msg, f"{algorithm!r} is no algorithm: expected one of {', '.join(sorted(ALGORITHMS))}."
         )
     most = MAX_LIMITS[algorithm]
     for rate in rates:
         if rate.limit > most:
-            raise RuleError("rate", f"{rate}: {algorithm} takes limits up to {most:,}. Write a lower limit.")
+            msg = "rate"
+            raise RuleError(msg, f"{rate}: {algorithm} takes limits up to {most:,}. Write a lower limit.")
         if cost > rate.limit > 0:
-            raise RuleError("cost", f"{cost} is more than the limit of {rate}: no request could ever pass.")
+            msg = "cost"
+            raise RuleError(msg, f"{cost} is more than the limit of {rate}: no request could ever pass.")
 
 
 def rule_from_dict(data: dict[str, Any]) -> Rule:
@@ -107,7 +111,8 @@ def rule_from_dict(data: dict[str, Any]) -> Rule:
         _expect(data.get("on_failure", "") or "open", FAILURE_POLICIES, "on_failure")
         check_limits(rates, data.get("algorithm", "sliding_window"), cost)
         if cost < 1:
-            raise RuleError("cost", f"{cost} is not a cost: expected a whole number from 1.")
+            msg = "cost"
+            raise RuleError(msg, f"{cost} is not a cost: expected a whole number from 1.")
         return Rule(
             name=str(data["name"]),
             slot=str(data["name"]),
@@ -125,7 +130,8 @@ def rule_from_dict(data: dict[str, Any]) -> Rule:
             ends_us=int(data.get("ends_us") or 0),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise RuleError("rule", f"{data!r} is not a rule: {error!r}.") from error
+        msg = "rule"
+        raise RuleError(msg, f"{data!r} is not a rule: {error!r}.") from error
 
 
 def _expect(value: object, choices: tuple[str, ...], name: str) -> None:

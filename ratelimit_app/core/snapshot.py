@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
-from ratelimit_app.core.addresses import Address
 from ratelimit_app.core.identity import kind_of
 from ratelimit_app.core.rules import Rule, rule_from_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ratelimit_app.core.addresses import Address
 
 SCHEMA = 1
 DEFAULT_OFFENCE_TTL = 3_600
@@ -74,7 +77,8 @@ def load(text: str | bytes, networks: NetworkTable, report: Callable[[str, Excep
     """
     body = json.loads(text)
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        raise ValueError(f"not a snapshot of schema {SCHEMA}: {str(text)[:80]!r}")
+        msg = f"not a snapshot of schema {SCHEMA}: {str(text)[:80]!r}"
+        raise ValueError(msg)
     allowed, users = NetworkTable(), {}
     for identity, expires in body["allowlist"].items():
         kind, _, value = identity.partition(":")
@@ -102,7 +106,7 @@ def _rules(rows: list[dict[str, Any]], report: Callable[[str, Exception], None])
         try:
             rule = rule_from_dict(row)
         except ValueError as error:
-            report(f"rule {row.get('name') if isinstance(row, dict) else row!r}", error)
+            report(f"rule {row.get('name')!r}", error)
         else:
             if rule.mode != "off":
                 rules.append(rule)

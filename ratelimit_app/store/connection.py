@@ -11,12 +11,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import redis
-import redis.asyncio
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
@@ -25,9 +22,17 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.evaluation import StoreUnavailable
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.store.wire import exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
 
 BACKEND = "django_redis.cache.RedisCache"
+FACTORY = "django_redis.pool.ConnectionFactory"
 POLL_AFTER = 1.0
 MAX_CONNECTING = 32
 _clients: dict[tuple[str, int], Any] = {}
@@ -45,28 +50,31 @@ def client(alias: str | None = None) -> redis.Redis:
         try:
             found = _clients[(alias, os.getpid())] = _connect(alias)
         except (ImproperlyConfigured, ImportError, ValueError, TypeError, KeyError) as error:
-            raise StoreUnavailable(f"the cache alias {alias!r} gives no Redis client: {error}") from error
+            msg = f"the cache alias {alias!r} gives no Redis client: {error}"
+            raise StoreUnavailable(msg) from error
     return found  # type: ignore[no-any-return]
 
 
 def _connect(alias: str) -> Any:
     cache = settings.CACHES.get(alias)
     if cache is None or cache.get("BACKEND") != BACKEND:
-        raise ImproperlyConfigured(f"CACHES[{alias!r}] is no {BACKEND}")
-    options = dict(cache.get("OPTIONS", {}))
-    pool_options = dict(options.get("CONNECTION_POOL_KWARGS", {}))
-    pool_options |= {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
-    pool_options |= {"socket_timeout": conf.store_timeout, "socket_connect_timeout": conf.store_timeout}
-    options |= {"CONNECTION_POOL_KWARGS": pool_options, "SOCKET_TIMEOUT": conf.store_timeout}
-    options |= {"SOCKET_CONNECT_TIMEOUT": conf.store_timeout, "REDIS_CLIENT_KWARGS": {}}
-    path = options.get("CONNECTION_FACTORY") or getattr(
-        settings, "DJANGO_REDIS_CONNECTION_FACTORY", "django_redis.pool.ConnectionFactory"
+        msg = f"CACHES[{alias!r}] is no {BACKEND}"
+        raise ImproperlyConfigured(msg)
+    options: dict[str, Any] = dict(cast("dict[str, Any]", cache.get("OPTIONS", {})))
+    ours: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
+    ours |= {"socket_timeout": conf.store_timeout, "socket_connect_timeout": conf.store_timeout}
+    options |= {"CONNECTION_POOL_KWARGS": {**options.get("CONNECTION_POOL_KWARGS", {}), **ours}}
+    options |= {"SOCKET_TIMEOUT": conf.store_timeout, "SOCKET_CONNECT_TIMEOUT": conf.store_timeout}
+    options |= {"REDIS_CLIENT_KWARGS": {}}
+    path: Any = options.get("CONNECTION_FACTORY") or getattr(
+        settings, "DJANGO_REDIS_CONNECTION_FACTORY", FACTORY
     )
-    factory = type("LimiterConnectionFactory", (import_string(path),), {"_pools": {}})
-    location = cache["LOCATION"]
+    factory = type("LimiterConnectionFactory", (import_string(str(path)),), {"_pools": {}})
+    location: Any = cache["LOCATION"]
     url = location.split(",")[0] if isinstance(location, str) else location[0]
     made = factory(options).connect(url)
-    made.connection_pool.connection_kwargs.update(pool_options)
+    # Once more: what the URL says (`?socket_timeout=5`) wins over the options. Connections take none of the pool's.
+    made.connection_pool.connection_kwargs.update(ours)
     return made
 
 
@@ -92,7 +100,8 @@ def unavailable() -> Iterator[None]:
 
 def fail(error: BaseException) -> NoReturn:
     """Raise StoreUnavailable for an error of redis-py or the operating system."""
-    raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+    msg = f"{type(error).__name__}: {error}"
+    raise StoreUnavailable(msg) from error
 
 
 class Connections:
@@ -117,21 +126,16 @@ class Connections:
         own answers. A connection with an unread reply never goes back among the idle.
         """
         try:
-            connection, fresh = self._take(deadline)
-            return self._exchange(connection, command, deadline if fresh else None)
+            return self._exchange(self._take(deadline), command, deadline)
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
                 raise
             fail(error)
 
-    def _exchange(self, connection: Any, command: bytes, deadline: float | None) -> Any:
+    def _exchange(self, connection: Any, command: bytes, deadline: float) -> Any:
         try:
-            connection.send_packed_command((command,), check_health=False)
-            if deadline is None:
-                reply = connection.read_response(disable_decoding=True)
-            else:
-                left = max(deadline - time.monotonic(), 0.001)
-                reply = connection.read_response(disable_decoding=True, timeout=left)
+            # redis-py's own reading gives each piece of a reply a timeout of its own, and has no end.
+            reply = exchange(connection._sock, command, deadline)  # noqa: SLF001
         except ResponseError as error:
             if isinstance(error, ReadOnlyError):
                 self._drop(connection)
@@ -144,19 +148,20 @@ class Connections:
         self._idle.append((connection, time.monotonic()))
         return reply
 
-    def _take(self, deadline: float) -> tuple[Any, bool]:
+    def _take(self, deadline: float) -> Any:
         while True:
             try:
                 connection, since = self._idle.pop()
             except IndexError:
-                return self._made(deadline), True
+                return self._made(deadline)
             if time.monotonic() - since <= POLL_AFTER or not _is_stale(connection):
-                return connection, False
+                return connection
             connection.disconnect()
 
     def _made(self, deadline: float) -> Any:
         if not self._connecting.acquire(timeout=max(deadline - time.monotonic(), 0)):
-            raise StoreUnavailable("no connection within STORE_TIMEOUT: too many are being made")
+            msg = "no connection within STORE_TIMEOUT: too many are being made"
+            raise StoreUnavailable(msg)
         attempt = _Attempt(self)
         threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
         return attempt.wait(deadline)
@@ -164,7 +169,8 @@ class Connections:
     def make(self) -> Any:
         """Open a connection, handshake included."""
         kind, kwargs = connection_kwargs(self._alias)
-        connection = kind(**kwargs)
+        # RESP2: nothing comes but replies, and the greeting is shorter.
+        connection = kind(**kwargs | {"protocol": 2})
         connection.connect()
         return connection
 
@@ -211,7 +217,7 @@ class _Attempt:
     def run(self) -> None:
         try:
             made, error = self._connections.make(), None
-        except BaseException as exception:
+        except BaseException as exception:  # noqa: BLE001 - handed to the request that waits
             made, error = None, exception
         finally:
             self._connections.done_connecting()
@@ -227,9 +233,11 @@ class _Attempt:
             with self._lock:
                 if self._made is None and self._error is None:
                     self._abandoned = True
-                    raise StoreUnavailable("no connection within STORE_TIMEOUT")
+                    msg = "no connection within STORE_TIMEOUT"
+                    raise StoreUnavailable(msg)
         if isinstance(self._error, (RedisError, OSError, StoreUnavailable)):
             fail(self._error)
         if self._error is not None:
-            raise StoreUnavailable(f"connecting failed: {self._error!r}") from self._error
+            msg = f"connecting failed: {self._error!r}"
+            raise StoreUnavailable(msg) from self._error
         return self._made

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.evaluation import ScriptCall, StoreUnavailable
+from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
 from ratelimit_app.store import connection, scripts
 from ratelimit_app.store.multiplex import Multiplexed
 
@@ -57,9 +58,14 @@ class AsyncGateway:
                 except NoScriptError:
                     return await self._connection.execute(scripts.evaluate(call))
         except TimeoutError as error:
-            raise StoreUnavailable("no reply within STORE_TIMEOUT") from error
+            msg = "no reply within STORE_TIMEOUT"
+            raise StoreUnavailable(msg) from error
         except ResponseError as error:
             connection.fail(error)
+
+    def close(self) -> None:
+        """Let go of the connection. For the thread of the loop."""
+        self._connection.close()
 
 
 _gateways: dict[str, Gateway] = {}
@@ -98,4 +104,10 @@ if hasattr(os, "register_at_fork"):
 def on_setting_changed(*, setting: str, **_: Any) -> None:
     """Connect anew when what a connection is made of has changed."""
     if setting in ("CACHES", "RATELIMIT_APP"):
+        for loop, of_loop in list(_async_gateways.items()):
+            for found in of_loop.values():
+                with suppress(RuntimeError):  # the loop is over, and its connections with it
+                    loop.call_soon_threadsafe(found.close)
+        for gateway_ in list(_gateways.values()):
+            gateway_.close()
         forget()

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from ratelimit_app.core.evaluation import ScriptCall
+if TYPE_CHECKING:
+    from ratelimit_app.core.calls import ScriptCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,86 @@
+"""Identities that code and people name, written as the doors write them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ratelimit_app.conf import conf
+from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
+from ratelimit_app.core.evaluation import Memory
+from ratelimit_app.core.identity import parse_custom, split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ratelimit_app.core.rules import Rule
+    from ratelimit_app.core.snapshot import Snapshot
+
+
+class IdentityFacts:
+    """The facts of an identity that code names: itself."""
+
+    __slots__ = ("address", "identity", "memory", "request")
+
+    def __init__(self, identity: str) -> None:
+        self.identity = canonical(identity)
+        self.request = None
+        self.memory = Memory()
+        self.address: Address | None = None
+        if self.identity.startswith("ip:"):
+            self.address = parse_address(identity.partition(":")[2].partition("/")[0])
+
+    @property
+    def is_spared(self) -> bool:
+        """Not spared by an outage."""
+        return False
+
+    def user_identity(self) -> str | None:
+        """The identity itself when it is a user's."""
+        return next((part for part in split(self.identity) if part.startswith("user:")), None)
+
+    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+        """Nothing: all is known."""
+        return ()
+
+    def rule_identity(self, rule: Rule) -> str:
+        """The identity itself."""
+        return self.identity
+
+    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+        """Its parts that may be blacklisted."""
+        parts = [part for part in split(self.identity) if snapshot.is_marked(part)]
+        if self.address is not None and f"ip:{self.address}" not in parts and "ip" in snapshot.marked_kinds:
+            parts.append(f"ip:{self.address}")
+        return parts
+
+
+def canonical(identity: str) -> str:
+    """
+    Write an identity as the doors write it: an address as its network, secret values as digests.
+
+    Raises ValueError when it is no text, is empty, or names an address that is none.
+    """
+    if type(identity) is not str or not identity:
+        msg = f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'."
+        raise ValueError(msg)
+    return _canonical(identity, conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
+
+
+@lru_cache(maxsize=16_384)
+def _canonical(identity: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int) -> str:
+    if identity == "global":
+        return identity
+    if "+" in identity and all(":" in part for part in identity.split("+")):
+        return "+".join(_canonical(part, secret, ipv4_prefix, ipv6_prefix) for part in identity.split("+"))
+    if identity.startswith("ip:") and identity != "ip:unknown":
+        text = identity[3:]
+        address = parse_address(text)
+        if address is not None:
+            return "ip:" + network_text(address, ipv4_prefix, ipv6_prefix)
+        try:
+            return f"ip:{parse_network(text)}"
+        except ValueError as error:
+            msg = f"{identity!r} names no address: expected one such as 'ip:203.0.113.9'."
+            raise ValueError(msg) from error
+    return parse_custom(identity, secret)

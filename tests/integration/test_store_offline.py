@@ -1,0 +1,251 @@
+"""Redis refused, hung or talking nonsense: every door follows the rule's failure policy, and no request is a 500."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from ratelimit_app import aacquire, acquire, check, peek, refund, snapshot_cache
+from ratelimit_app.decorators import ratelimit
+from ratelimit_app.signals import store_degraded, store_recovered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUDGET = 0.1
+SLACK = 0.25
+
+
+@ratelimit(key="ip", rate="3/m")
+def by_setting(request: HttpRequest) -> HttpResponse:
+    """Answer; the policy is the setting's."""
+    return HttpResponse("passed")
+
+
+@ratelimit(key="ip", rate="3/m", on_failure="closed")
+def closed(request: HttpRequest) -> HttpResponse:
+    """Answer, never unlimited."""
+    return HttpResponse("passed")
+
+
+@ratelimit(key="ip", rate="3/m", on_failure="closed")
+async def aclosed(request: HttpRequest) -> HttpResponse:
+    """Answer, never unlimited, async."""
+    return HttpResponse("passed")
+
+
+class Api(APIView):
+    """A view whose throttle decides."""
+
+    throttle_scope = "api"
+
+    def get(self, request: Any) -> Response:
+        """Answer."""
+        return Response({"passed": True})
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    """Answer; only the middleware limits."""
+    return HttpResponse("passed")
+
+
+urlpatterns = [
+    path("by-setting/", by_setting),
+    path("closed/", closed),
+    path("aclosed/", aclosed),
+    path("api/", Api.as_view()),
+    path("plain/", plain),
+]
+pytestmark = pytest.mark.urls(__name__)
+
+
+class Server:
+    """A server on loopback that speaks as it is told."""
+
+    def __init__(self, answer: bytes, *, hang: bool) -> None:
+        self.answer, self.hang = answer, hang
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.accepted: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            self.accepted.append(peer)
+            if not self.hang:
+                threading.Thread(target=self._talk, args=(peer,), daemon=True).start()
+
+    def _talk(self, peer: socket.socket) -> None:
+        try:
+            while peer.recv(65_536):
+                peer.sendall(self.answer)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Stop."""
+        self.listener.close()
+        for peer in self.accepted:
+            peer.close()
+
+
+@pytest.fixture
+def point_at(settings: Any) -> Any:
+    """Let the cache alias lead to a port."""
+
+    def point(port: int, **options: Any) -> None:
+        location = f"redis://127.0.0.1:{port}/0"
+        alias = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+        settings.CACHES = {**settings.CACHES, "broken": alias}
+        settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "STORE_TIMEOUT": BUDGET, "CACHE": "broken"}
+
+    return point
+
+
+def _free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(params=["refused", "hung", "nonsense"])
+def broken(request: pytest.FixtureRequest, point_at: Any, rules: Any) -> Iterator[str]:
+    """Three ways in which Redis is away, and the rules that a process still knows."""
+    server = None
+    if request.param == "refused":
+        point_at(_free_port())
+    else:
+        server = Server(b"+NONSENSE\r\n$-7\r\n", hang=request.param == "hung")
+        point_at(server.port)
+    rules(
+        {"rate": "3/m", "name": "open", "scope": "o", "on_failure": "open"},
+        {"rate": "3/m", "name": "closed", "scope": "c", "on_failure": "closed"},
+        {"rate": "3/m", "name": "api", "scope": "api", "on_failure": "closed"},
+        {"rate": "3/m", "name": "plain", "route": "/plain/", "on_failure": "closed"},
+    )
+    yield str(request.param)
+    if server:
+        server.close()
+
+
+@pytest.mark.parametrize("url", ["/closed/", "/aclosed/", "/api/", "/plain/"])
+async def test_closed_rule_answers_503(broken: str, url: str) -> None:
+    """C118, C122: every door answers 503 with Retry-After, in refusal, timeout and nonsense alike."""
+    answer = await AsyncClient().get(url)
+    assert (503, "1", "no-store") == (answer.status_code, answer["Retry-After"], answer["Cache-Control"])
+
+
+@pytest.mark.parametrize("url", ["/closed/", "/aclosed/", "/api/", "/plain/"])
+def test_closed_rule_answers_503_under_wsgi(broken: str, url: str) -> None:
+    """C118: the same under WSGI."""
+    assert Client().get(url).status_code == 503
+
+
+@pytest.mark.parametrize("ignore", [True, False])
+@pytest.mark.parametrize(("policy", "status"), [("open", 200), ("closed", 503)])
+def test_setting_decides_whatever_django_redis_ignores(
+    point_at: Any, rules: Any, settings: Any, ignore: bool, policy: str, status: int
+) -> None:
+    """C118: the 2x2 matrix of ON_FAILURE and IGNORE_EXCEPTIONS."""
+    point_at(_free_port(), IGNORE_EXCEPTIONS=ignore)
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "ON_FAILURE": policy}
+    rules()
+    assert Client().get("/by-setting/").status_code == status
+
+
+def test_rules_of_one_outage_follow_their_own_policies(broken: str) -> None:
+    """C122: in the same outage an open rule passes, degraded, and a closed one does not."""
+    opened = check(RequestFactory().get("/"), scope="o")
+    shut = check(RequestFactory().get("/"), scope="c")
+    assert (True, True, "store_unavailable") == (opened.allowed, opened.degraded, opened.reason)
+    assert (False, "unavailable", 1.0) == (shut.allowed, shut.verdict, shut.retry_after)
+
+
+def test_functions_never_raise(broken: str) -> None:
+    """C121: acquire, peek and refund answer within the budget, whatever Redis does."""
+    started = time.monotonic()
+    decision = acquire("user:1", "3/m", group="g")
+    assert time.monotonic() - started < BUDGET + SLACK
+    assert (True, True) == (decision.allowed, decision.degraded)
+    assert peek("user:1", "3/m", group="g").degraded
+    assert refund(decision) == 0
+
+
+async def test_async_functions_never_raise(broken: str) -> None:
+    """C121: the async twins likewise."""
+    started = time.monotonic()
+    decision = await aacquire("user:1", "3/m", group="g")
+    assert time.monotonic() - started < BUDGET + SLACK
+    assert (True, True) == (decision.allowed, decision.degraded)
+
+
+def test_many_rules_cost_one_timeout(broken: str, rules: Any) -> None:
+    """C121: one deadline for all Redis work of one decision, not one for each rule."""
+    rules(*({"rate": "3/m", "name": f"r{n}"} for n in range(10)))
+    started = time.monotonic()
+    assert Client().get("/plain/").status_code == 200
+    assert time.monotonic() - started < BUDGET + SLACK
+
+
+def test_admin_stays_reachable_while_closed(broken: str, settings: Any, db: Any) -> None:
+    """The admin site is spared by ON_FAILURE='closed'."""
+    settings.ROOT_URLCONF = "tests.urls"
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "ON_FAILURE": "closed"}
+    assert Client().get("/plain/").status_code == 503
+    assert Client().get("/admin/login/").status_code == 200
+
+
+@pytest.mark.parametrize(("policy", "status"), [("open", 200), ("closed", 503)])
+def test_process_without_a_snapshot_follows_the_setting(
+    point_at: Any, settings: Any, policy: str, status: int, db: Any
+) -> None:
+    """A process that has never heard from Redis decides by ON_FAILURE; the admin site stays reachable."""
+    point_at(_free_port())
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "ON_FAILURE": policy}
+    snapshot_cache.forget()
+    assert Client().get("/plain/").status_code == status
+    settings.ROOT_URLCONF = "tests.urls"
+    assert Client().get("/admin/login/").status_code == 200
+
+
+def test_decisions_come_from_redis_again_after_an_outage(point_at: Any, rules: Any, settings: Any) -> None:
+    """C127: recovery needs no restart, and both transitions are told by signal."""
+    told: list[str] = []
+
+    def degraded(**_: Any) -> None:
+        told.append("degraded")
+
+    def recovered(**_: Any) -> None:
+        told.append("recovered")
+
+    store_degraded.connect(degraded)
+    store_recovered.connect(recovered)
+    rules({"rate": "3/m", "name": "plain", "on_failure": "closed"})
+    point_at(_free_port())
+    assert [503, 503] == [Client().get("/plain/").status_code for _ in range(2)]
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "default"}
+    assert [200, 200] == [Client().get("/plain/").status_code for _ in range(2)]
+    assert told == ["degraded", "recovered"]
+
+
+def test_outage_is_logged_once(point_at: Any, rules: Any, caplog: Any) -> None:
+    """C120: one line for an outage, not one for each request."""
+    rules({"rate": "3/m", "name": "plain"})
+    point_at(_free_port())
+    for _ in range(20):
+        Client().get("/plain/")
+    lines = [record for record in caplog.records if "store_degraded" in record.getMessage()]
+    assert len(lines) == 1
