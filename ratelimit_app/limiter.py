@@ -22,6 +22,7 @@ from ratelimit_app.core.evaluation import (
     Need,
     evaluate,
     offences_of,
+    recalled,
 )
 from ratelimit_app.core.matching import select
 from ratelimit_app.core.rates import parse_rates
@@ -109,13 +110,12 @@ def _conclude(facts: Any, door: Door, decision: Decision) -> Flow:
     if decision is ALLOWLISTED:
         memory.allowlisted = True
     if decision.allowed or door.look:
-        return decision
-    first = memory.denied is None
-    memory.denied = decision
+        return recalled(memory) if decision is NO_RULE and memory.results else decision
+    first, memory.denied = memory.denied is None, decision
     if first:
         offences.record(offences_of(decision))
-    arguments = {"request": getattr(facts, "request", None), "decision": decision}
-    yield engine.Announce(request_denied, door.sender, arguments)
+        arguments = {"request": getattr(facts, "request", None), "decision": decision}
+        yield engine.Announce(request_denied, door.sender, arguments)
     return decision
 
 

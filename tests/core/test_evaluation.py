@@ -36,6 +36,7 @@ class StubFacts:
     user: str | None = None
     address: Address | None = field(default_factory=lambda: ip_address("203.0.113.9"))
     learned: bool = False
+    is_spared: bool = False
 
     def user_identity(self) -> str | None:
         """Nobody before the flow has asked."""
@@ -275,7 +276,8 @@ def test_marks_when_they_cannot_be_read_follow_the_setting(
 ) -> None:
     """A blacklist that cannot be read is as closed as the setting says; the admin site is spared."""
     decision, _ = decide(
-        ask(snapshot=Snapshot(), on_failure=setting, exempt=exempt), StoreUnavailable("gone")
+        ask(snapshot=Snapshot(), on_failure=setting, facts=StubFacts(is_spared=exempt)),
+        StoreUnavailable("gone"),
     )
     assert expected == decision.allowed
     assert decision.degraded

@@ -26,7 +26,11 @@ def faults(tries: list[Try], limit: int, period_us: int) -> list[str]:
         held = _held(stamps, last, period_us)
         if held > limit:
             found.append(f"{held} were admitted in the window that ends at {last}")
-    found.extend(f"denied at {one.at}, when the window held {held}" for one in tries if not one.allowed and (held := _held(stamps, one.at, period_us)) < limit)
+    found.extend(
+        f"denied at {one.at}, when the window held {held}"
+        for one in tries
+        if not one.allowed and (held := _held(stamps, one.at, period_us)) < limit
+    )
     return found
 
 

@@ -212,7 +212,7 @@ def _rule(options: dict[str, Any]) -> Rule:
 
 def _row(name: str) -> models.Rule:
     try:
-        row = models.Rule.objects.filter(name=name).first()
+        row: models.Rule | None = models.Rule.objects.filter(name=name).first()
         names = [] if row else list(models.Rule.objects.order_by("name").values_list("name", flat=True)[:20])
     except DatabaseError as error:
         message = f"The rules cannot be read ({error}): run migrate, or use --rate and --key."
