@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROCESSES, LIMIT, SECOND = 4, 200, 1_000_000
-TRIES = {"sync": 20_000, "async": 20_000, "http": int(os.environ.get("EXACT_HTTP_TRIES", "8000"))}
+TRIES = {"sync": 20_000, "async": 20_000, "http": int(os.environ.get("EXACT_HTTP_TRIES", "20000"))}
 
 
 @pytest.fixture
