@@ -114,8 +114,9 @@ def _conclude(facts: Any, door: Door, decision: Decision) -> Flow:
     first, memory.denied = memory.denied is None, decision
     if first:
         offences.record(offences_of(decision))
-        arguments = {"request": getattr(facts, "request", None), "decision": decision}
-        yield engine.Announce(request_denied, door.sender, arguments)
+        if request_denied.has_listeners(door.sender):
+            arguments = {"request": getattr(facts, "request", None), "decision": decision}
+            yield engine.Announce(request_denied, door.sender, arguments)
     return decision
 
 

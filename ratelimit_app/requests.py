@@ -27,6 +27,7 @@ logger = logging.getLogger("ratelimit_app")
 
 _UNKNOWN: Any = object()
 _IP, _USER, _SESSION = Source("ip"), Source("user"), Source("session")
+_UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _warned: set[str] = set()
 
 
@@ -204,13 +205,20 @@ class RequestFacts:
 
 
 _READERS: dict[str, Callable[[RequestFacts, str], str | None]] = {
-    "header": lambda facts, name: facts.request.headers.get(name),
-    "device": lambda facts, _: facts.request.headers.get(conf.device_header),
+    "header": lambda facts, name: _header(facts.request, name),
+    "device": lambda facts, _: _header(facts.request, conf.device_header),
     "cookie": lambda facts, name: facts.request.COOKIES.get(name),
     "param": lambda facts, name: facts.request.GET.get(name),
     "field": lambda facts, name: facts.field(name),
     "view": lambda facts, _: facts.route.view_name,
 }
+
+
+def _header(request: HttpRequest, name: str) -> str | None:
+    """Read one header without building the mapping of all."""
+    key = name.upper().replace("-", "_")
+    value: str | None = request.META.get(key if key in _UNPREFIXED else f"HTTP_{key}")
+    return value
 
 
 def facts_of(request: Any) -> RequestFacts:
