@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, wraps
 from inspect import isawaitable, isclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
@@ -24,9 +24,27 @@ if TYPE_CHECKING:
     from ratelimit_app.core.rules import KeyFunction
 
 View = TypeVar("View", bound=Callable[..., Any])
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 
-def ratelimit(
+class Decorator(Protocol[P, R_co]):
+    """The decorator, with django-ratelimit's names for sets of methods."""
+
+    ALL: None
+    UNSAFE: tuple[str, ...]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+def _with_methods(function: Callable[P, R_co]) -> Decorator[P, R_co]:
+    named = cast("Decorator[P, R_co]", function)
+    named.ALL, named.UNSAFE = ALL, UNSAFE
+    return named
+
+
+@_with_methods
+def ratelimit(  # noqa: PLR0913 - django-ratelimit's arguments, and ours by keyword
     group: str | None = None,
     key: str | KeyFunction | None = None,
     rate: RateSource = None,
@@ -73,10 +91,6 @@ def ratelimit(
         return cast("View", _decorated(view, limit, block))
 
     return decorate
-
-
-ratelimit.ALL = ALL  # type: ignore[attr-defined]
-ratelimit.UNSAFE = UNSAFE  # type: ignore[attr-defined]
 
 
 def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[..., Any]:
