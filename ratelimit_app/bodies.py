@@ -30,12 +30,17 @@ class _NoFiles(FileUploadHandler):
         return None
 
 
+def is_too_large(request: HttpRequest) -> bool:
+    """Whether a body that may have fields is over the bound of 1 MiB."""
+    return _has_fields(_kind(request)) and _body_size(request) > MAX_BODY
+
+
 def parsed_body(request: HttpRequest) -> Mapping[str, Any]:
     """Parse a copy of a body of up to 1 MiB; the view still reads its own. Anything unreadable has no fields."""
     try:
         if not 0 < _body_size(request) <= MAX_BODY:
             return {}
-        return _fields(request, (request.content_type or "").lower())
+        return _fields(request, _kind(request))
     except (ValueError, LookupError, RecursionError, OSError):
         return {}
     except (RawPostDataException, MultiPartParserError, SuspiciousOperation):
@@ -44,17 +49,29 @@ def parsed_body(request: HttpRequest) -> Mapping[str, Any]:
 
 def _body_size(request: HttpRequest) -> int:
     """Under ASGI a chunked body has no length but is there in full; under WSGI Django sees none of it."""
-    declared = request.META.get("CONTENT_LENGTH")
+    declared = request.META.get("CONTENT_LENGTH") or ""
     stream: Any = getattr(request, "_stream", None)
     if declared or not isinstance(request, ASGIRequest) or stream is None:
-        return int(declared or 0)
+        return int(declared) if declared.isascii() and declared.isdigit() else 0
     at, size = stream.tell(), stream.seek(0, SEEK_END)
     stream.seek(at)
     return int(size)
 
 
+def _kind(request: HttpRequest) -> str:
+    return (request.content_type or "").lower()
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _has_fields(kind: str) -> bool:
+    return _is_json(kind) or kind in ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
 def _fields(request: HttpRequest, kind: str) -> Mapping[str, Any]:
-    if kind == "application/json" or kind.endswith("+json"):
+    if _is_json(kind):
         value = json.loads(request.body)
         return value if isinstance(value, dict) else {}
     if kind == "application/x-www-form-urlencoded":

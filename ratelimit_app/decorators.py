@@ -11,11 +11,11 @@ from asgiref.sync import iscoroutinefunction
 
 from ratelimit_app import engine
 from ratelimit_app.conf import conf
-from ratelimit_app.exceptions import LimitError, Ratelimited
+from ratelimit_app.exceptions import BodyTooLarge, LimitError, Ratelimited
 from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.limits import ALL, UNSAFE, Limit, RateSource, group_of
 from ratelimit_app.requests import RequestFacts, facts_of
-from ratelimit_app.responses import add_headers, denial
+from ratelimit_app.responses import add_headers, denial, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +97,10 @@ def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[
     @wraps(view)
     async def acall(*args: Any, **kwargs: Any) -> Any:
         request, facts, door = _opening(view, limit, args)
-        decision = await engine.arun(pass_door(facts, door), facts) if door else None
+        try:
+            decision = await engine.arun(pass_door(facts, door), facts) if door else None
+        except BodyTooLarge:
+            return too_large(facts.request, as_json=_wants_json(request, facts))
         answer = _answer(request, facts, decision, block)
         if answer is None:
             answer = view(*args, **kwargs)
@@ -109,7 +112,10 @@ def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[
         if getattr(_owner(view, args), "view_is_async", False):
             return acall(*args, **kwargs)
         request, facts, door = _opening(view, limit, args)
-        decision = engine.run(pass_door(facts, door), facts) if door else None
+        try:
+            decision = engine.run(pass_door(facts, door), facts) if door else None
+        except BodyTooLarge:
+            return too_large(facts.request, as_json=_wants_json(request, facts))
         answer = _answer(request, facts, decision, block)
         return _headed(facts, view(*args, **kwargs) if answer is None else answer)
 
@@ -146,7 +152,12 @@ def _answer(request: Any, facts: RequestFacts, decision: Decision | None, block:
     if conf.raise_:
         facts.raised = decision
         raise Ratelimited(decision)
-    return denial(facts.request, decision, as_json=request is not facts.request or facts.route.is_drf)
+    return denial(facts.request, decision, as_json=_wants_json(request, facts))
+
+
+def _wants_json(request: Any, facts: RequestFacts) -> bool:
+    """Whether the view is DRF's: it was called with DRF's request, or is routed as one."""
+    return request is not facts.request or facts.route.is_drf
 
 
 def _headed(facts: RequestFacts, response: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied, RequestDataTooBig
 
 from ratelimit_app.core.calls import StoreUnavailable
 
@@ -24,8 +24,12 @@ class Ratelimited(PermissionDenied):
         self.decision = decision
 
 
+class BodyTooLarge(RequestDataTooBig):
+    """A body that is too large to be read for the field that an enforcing rule counts by: the doors answer 413."""
+
+
 class LimitError(ImproperlyConfigured, ValueError):
     """A decorator or throttle that cannot be made; the message says what was given, expected, and what to do."""
 
 
-__all__ = ["LimitError", "Ratelimited", "StoreUnavailable"]
+__all__ = ["BodyTooLarge", "LimitError", "Ratelimited", "StoreUnavailable"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratelimit_app import engine
-from ratelimit_app.exceptions import Ratelimited
+from ratelimit_app.exceptions import BodyTooLarge, Ratelimited
 from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.requests import RequestFacts, facts_of
-from ratelimit_app.responses import add_headers, denial
+from ratelimit_app.responses import add_headers, denial, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,13 +44,19 @@ class RateLimitMiddleware:
         if self.is_async:
             return self.__acall__(request)
         facts = _facts(request)
-        decision = engine.run(self._flow(facts), facts)
+        try:
+            decision = engine.run(self._flow(facts), facts)
+        except BodyTooLarge:
+            return too_large(request, as_json=facts.route.is_drf)
         response = self.get_response(request) if decision.allowed else _denial(facts, decision)
         return _finished(facts, response)
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
         facts = _facts(request)
-        decision = await engine.arun(self._flow(facts), facts)
+        try:
+            decision = await engine.arun(self._flow(facts), facts)
+        except BodyTooLarge:
+            return too_large(request, as_json=facts.route.is_drf)
         response = await self.get_response(request) if decision.allowed else _denial(facts, decision)
         return _finished(facts, response)
 
@@ -64,7 +70,9 @@ class RateLimitMiddleware:
         return decision
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
-        """Answer a decorator's `Ratelimited` with 429, whatever handler403 would say."""
+        """Answer what a door or `check` raised in the view, whatever handler403 and handler400 would say."""
+        if isinstance(exception, BodyTooLarge):
+            return too_large(request, as_json=facts_of(request).route.is_drf)
         if isinstance(exception, Ratelimited) and exception.decision is not None:
             return denial(request, exception.decision, as_json=facts_of(request).route.is_drf)
         return None

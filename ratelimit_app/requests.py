@@ -6,11 +6,12 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_app.bodies import parsed_body
+from ratelimit_app.bodies import MAX_BODY, is_too_large, parsed_body
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, client_address, network_text, parse_address
 from ratelimit_app.core.evaluation import Memory
 from ratelimit_app.core.identity import NAMED_KINDS, USER_KINDS, Source, join, observed
+from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.routing import route_of
 
 if TYPE_CHECKING:
@@ -184,9 +185,16 @@ class RequestFacts:
         for source in rule.sources:
             part = self.part(_USER if source.kind == "user_or_ip" else source)
             if part is None:
+                self._refuse_unreadable(rule, source)
                 return self.part(_IP) or self._ip()
             parts.append(part)
         return join(parts)
+
+    def _refuse_unreadable(self, rule: Rule, source: Source) -> None:
+        """Who hides a field behind a body too large to read does not choose to be counted otherwise."""
+        if source.kind == "field" and not rule.shadow and is_too_large(self.request):
+            msg = f"The rule {rule.name!r} counts by {source}: the body is over {MAX_BODY} bytes."
+            raise BodyTooLarge(msg)
 
     def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
         """Give the identities of this request that may have a blacklist mark."""

@@ -60,22 +60,33 @@ def problem(decision: Decision) -> dict[str, Any]:
 
 def denial(request: HttpRequest, decision: Decision, *, as_json: bool = False) -> HttpResponse:
     """Answer a denied request: problem details where JSON is accepted or asked for, else a small page."""
-    status = STATUSES[decision.verdict]
-    if as_json or _prefers_json(request):
-        response = HttpResponse(json.dumps(problem(decision)), content_type=PROBLEM_JSON, status=status)
-    else:
-        context = {
-            "decision": decision,
-            "status": int(status),
-            "title": status.phrase,
-            "detail": detail(decision),
-        }
-        response = HttpResponse(
-            render_to_string("ratelimit_app/denied.html", context, request), status=status
-        )
-    patch_vary_headers(response, ["Accept"])
+    response = _answer(request, problem(decision), as_json=as_json)
     for name, value in denial_headers(decision).items():
         response[name] = value
+    return response
+
+
+def too_large_problem() -> dict[str, Any]:
+    """Write the body of the answer to a body that cannot be read for a rule."""
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    text = _("The body of this request is too large.")
+    return {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": text}
+
+
+def too_large(request: HttpRequest, *, as_json: bool = False) -> HttpResponse:
+    """Answer 413 to a body that is too large to be read for the field that a rule counts by."""
+    response = _answer(request, too_large_problem(), as_json=as_json)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def _answer(request: HttpRequest, body: dict[str, Any], *, as_json: bool) -> HttpResponse:
+    if as_json or _prefers_json(request):
+        response = HttpResponse(json.dumps(body), content_type=PROBLEM_JSON, status=body["status"])
+    else:
+        page = render_to_string("ratelimit_app/denied.html", body, request)
+        response = HttpResponse(page, status=body["status"])
+    patch_vary_headers(response, ["Accept"])
     return response
 
 
@@ -95,6 +106,8 @@ def add_headers(response: HttpResponseBase, memory: Memory) -> None:
     """
     denied, ours = memory.denied, response.__dict__.setdefault("_ratelimit_app", set())
     headers: dict[str, str] = {}
+    if is_shared(response):
+        _take_back(response, ours)
     if denied is not None and response.status_code == STATUSES[denied.verdict]:
         headers |= denial_headers(denied)
     ruling = None if memory.allowlisted else memory.ruling
@@ -104,6 +117,13 @@ def add_headers(response: HttpResponseBase, memory: Memory) -> None:
         if name in ours or not response.has_header(name):
             response.headers[name] = value
             ours.add(name)
+
+
+def _take_back(response: HttpResponseBase, ours: set[str]) -> None:
+    """Remove what an inner door wrote before the response was opened to shared caches."""
+    for name in ours:
+        del response.headers[name]
+    ours.clear()
 
 
 def is_shared(response: HttpResponseBase) -> bool:

@@ -15,6 +15,7 @@ from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import cache_control
 from rest_framework.decorators import action, api_view
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
@@ -364,3 +365,33 @@ def test_no_rate_means_no_redis_call(rules: Any, valkey: Any) -> None:
     before = valkey.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
     assert view(_request()).status_code == 200
     assert valkey.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0) == before
+
+
+@ratelimit(key="ip+field:email", rate="3/m")
+def by_field(request: HttpRequest) -> HttpResponse:
+    """Answer; counted by a field of the body."""
+    return HttpResponse("passed")
+
+
+@cache_control(public=True)
+@ratelimit(key="ip", rate="3/m")
+def public(request: HttpRequest) -> HttpResponse:
+    """Answer for shared caches, which keep it after the limit has been written."""
+    return HttpResponse("passed")
+
+
+urlpatterns += [path("by-field/", by_field), path("public/", public)]
+
+
+def test_body_too_large_to_read_is_413_by_the_decorator(middleware: str) -> None:
+    """The decorator answers 413 by itself."""
+    body = b"email=a%40example.org&x=" + b"x" * (1024 * 1024)
+    kind = "application/x-www-form-urlencoded"
+    assert Client().post("/by-field/", data=body, content_type=kind).status_code == 413
+
+
+def test_response_that_becomes_public_loses_the_numbers(rules: Any) -> None:
+    """C74: what an inner door wrote is taken back when an outer one opens the response to shared caches."""
+    rules({"rate": "600/m"})
+    answer = Client().get("/public/")
+    assert not [name for name in answer.headers if "ratelimit" in name.lower()]

@@ -379,3 +379,36 @@ def test_check_after_the_doors_tells_what_they_found(rules: Any, valkey: Any) ->
     assert ["page"] * 3 == [decision.results[0].rule for decision in seen]
     assert valkey.zcard("rl:1:{ip:127.0.0.1}:page") == 3
     assert response["X-RateLimit-Remaining"] == "6"  # type: ignore[index]
+
+
+LARGE = {
+    "content_type": "application/json",
+    "data": b'{"email": "a@example.org", "x": "' + b"x" * (1024 * 1024) + b'"}',
+}
+
+
+@pytest.mark.parametrize("client", [Client(), AsyncClient()], ids=["sync", "async"])
+async def test_body_too_large_to_read_is_413(rules: Any, valkey: Any, client: Any) -> None:
+    """Who hides the field behind a large body is turned away, and nothing is charged; a shadow rule lets it pass."""
+    from asgiref.sync import iscoroutinefunction, sync_to_async
+
+    post = client.post if iscoroutinefunction(client.post) else sync_to_async(client.post)
+    rules({"rate": "9/m", "key": "ip+field:email", "name": "login"}, {"rate": "9/m", "name": "page"})
+    answer = await post("/plain/", **LARGE)
+    assert (413, "no-store", "application/problem+json") == (
+        answer.status_code,
+        answer["Cache-Control"],
+        answer["Content-Type"],
+    )
+    assert not valkey.keys("rl:1:{*}:*")
+    rules({"rate": "9/m", "key": "ip+field:email", "mode": "shadow"})
+    assert (await post("/plain/", **LARGE)).status_code == 200
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_throttle_and_check_answer_413_too(rules: Any, settings: Any, installed: bool) -> None:
+    """The DRF door, and a view that asks by itself, with the middleware and without it."""
+    rules({"rate": "9/m", "key": "ip+field:email", "scope": "scoped"})
+    if not installed:
+        settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "ratelimit_app" not in name]
+    assert Client().post("/api/scoped/", **LARGE).status_code == 413

@@ -26,6 +26,7 @@ from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.identity import observed, parse_sources
 from ratelimit_app.core.rules import Rule, rule_from_dict
 from ratelimit_app.core.snapshot import Snapshot
+from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.requests import RequestFacts, facts_of
 from tests.cases import HOSTILE_TEXTS
 
@@ -253,9 +254,10 @@ def test_a_body_when_broken_counts_by_the_address(colour: str, body: bytes, kind
 
 
 def test_a_body_when_over_the_bound_is_not_read() -> None:
-    """Nobody makes the limiter hold a large body: the stream is untouched, and the client counts by its address."""
+    """Nobody makes the limiter hold a large body: the stream is untouched, and an enforcing rule refuses it."""
     made = ask(method="POST", body=b'{"email": "a"}' + b" " * MAX_BODY, content_type="application/json")
-    assert f"ip:{CLIENT}" == identity(made, "field:email")
+    with pytest.raises(BodyTooLarge, match="field:email"):
+        identity(made, "field:email")
     assert not vars(made)["_read_started"]
 
 
@@ -287,14 +289,18 @@ def test_a_length_when_it_is_no_number_counts_by_the_address(length: str) -> Non
     assert f"ip:{CLIENT}" == identity(made, "field:email")
 
 
-@pytest.mark.parametrize(("padding", "expected"), [(0, "field"), (MAX_BODY, "ip")])
-def test_a_chunked_body_when_under_asgi_is_read_all_the_same(padding: int, expected: str) -> None:
+@pytest.mark.parametrize(("padding", "expected"), [(0, "field"), (MAX_BODY, None)])
+def test_a_chunked_body_when_under_asgi_is_read_all_the_same(padding: int, expected: str | None) -> None:
     """Leaving the length out does not escape a field rule; the bound holds for it too."""
     body = b'{"email": "a"}' + b" " * padding
     headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
     scope = {"type": "http", "method": "POST", "path": "/", "headers": headers, "client": (CLIENT, 1)}
     made = ASGIRequest(scope, BytesIO(body))
-    assert expected == identity(made, "field:email").partition(":")[0]
+    if expected is None:
+        with pytest.raises(BodyTooLarge):
+            identity(made, "field:email")
+    else:
+        assert expected == identity(made, "field:email").partition(":")[0]
     assert made.body == body
 
 

@@ -10,7 +10,7 @@ from rest_framework.renderers import JSONRenderer
 
 from ratelimit_app.core.decision import Verdict
 from ratelimit_app.core.headers import seconds
-from ratelimit_app.responses import PROBLEM_JSON, add_headers, detail, problem
+from ratelimit_app.responses import PROBLEM_JSON, add_headers, detail, problem, too_large_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,16 @@ class Unavailable(Denied):
 
     status_code = HTTPStatus.SERVICE_UNAVAILABLE
     default_code = "unavailable"
+
+
+class TooLarge(APIException):
+    """A body too large to be read for the field that a rule counts by: 413."""
+
+    status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    default_code = "body_too_large"
+
+    def __init__(self) -> None:
+        super().__init__(too_large_problem()["detail"])
 
 
 _DENIALS: dict[Verdict, type[Denied]] = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ratelimit_app.core.decision import Decision, Verdict
+from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.requests import facts_of
-from ratelimit_app.throttling.denials import denial_of
+from ratelimit_app.throttling.denials import TooLarge, denial_of
 from ratelimit_app.throttling.together import Claim, Member, decide
 
 
@@ -20,7 +21,10 @@ class RuleThrottle(Member):
     def allow_request(self, request: Any, view: Any) -> bool:
         """Let the request pass, or raise the denial."""
         scope = getattr(view, "throttle_scope", None) or ""
-        decision = decide(self, facts_of(request), request, view, Claim(scope=scope))
+        try:
+            decision = decide(self, facts_of(request), request, view, Claim(scope=scope))
+        except BodyTooLarge as error:
+            raise TooLarge from error
         if decision is not None and not decision.allowed and _is_ours(decision):
             raise denial_of(decision)
         return True
