@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import UNIX, parse_network
+from ratelimit_app.core.identity import IdentityError, are_client_chosen, parse_sources
+from ratelimit_app.core.rates import RateError, parse_rates
+from ratelimit_app.limits import decorating
+from ratelimit_app.models import Rule
 from ratelimit_app.store.connection import BACKEND
 
 if TYPE_CHECKING:
@@ -127,6 +132,63 @@ def check_failure_default(**_: Any) -> Iterable[CheckMessage]:
         )
 
 
+def check_keys_in_code(**_: Any) -> Iterable[CheckMessage]:
+    """W004: a decorator that whoever changes a header escapes."""
+    for limit in decorating:
+        if limit.is_client_chosen:
+            key = "+".join(map(str, limit.sources))
+            yield _client_chosen(f"A decorator's limit {limit.written!r}", key)
+
+
+def check_keys_in_database(databases: Iterable[str] | None = None, **_: Any) -> Iterable[CheckMessage]:
+    """W004: an enforcing rule of the admin that whoever changes a header escapes; run with `--database`."""
+    for alias in databases or ():
+        try:
+            rows = list(
+                Rule.objects.using(alias).filter(mode="enforce").values("name", "key", "scope", "route")
+            )
+        except DatabaseError:
+            continue  # the tables are not there yet
+        for row in rows:
+            if _is_client_chosen(row["key"]) and not any(_backs(other, row) for other in rows):
+                yield _client_chosen(f"The rule {row['name']!r}", row["key"])
+
+
+def _backs(other: dict[str, str], row: dict[str, str]) -> bool:
+    """Whether another rule that meets all the same requests counts by more than what the client writes."""
+    same = all(other[field] in ("", row[field]) for field in ("scope", "route"))
+    return same and not _is_client_chosen(other["key"])
+
+
+def _is_client_chosen(key: str) -> bool:
+    try:
+        return are_client_chosen(parse_sources(key))
+    except IdentityError:
+        return False
+
+
+def _client_chosen(what: str, key: str) -> CheckMessage:
+    return Warning(
+        f"{what} counts by {key!r} alone, which the client writes: whoever changes it escapes.",
+        hint=f"Join it with the address or the user, as in 'ip+{key}', or add a rule whose key has one of them.",
+        id="ratelimit_app.W004",
+    )
+
+
+def check_drf_rates(**_: Any) -> Iterable[CheckMessage]:
+    """E006: a rate of DRF's throttles that would be refused at the first request."""
+    rates = getattr(settings, "REST_FRAMEWORK", {}).get("DEFAULT_THROTTLE_RATES") or {}
+    for scope, rate in rates.items():
+        try:
+            rate is None or parse_rates(rate)
+        except RateError as error:
+            yield Error(
+                f"REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'][{scope!r}]: {error}",
+                hint="DRF reads only the first letter of the unit; ratelimit_app reads the whole rate.",
+                id="ratelimit_app.E006",
+            )
+
+
 CHECKS = (
     check_settings,
     check_cache,
@@ -135,6 +197,8 @@ CHECKS = (
     check_raise,
     check_throttle,
     check_failure_default,
+    check_keys_in_code,
+    check_drf_rates,
 )
 
 
@@ -142,3 +206,4 @@ def connect() -> None:
     """Register the checks."""
     for check in CHECKS:
         register(check, Tags.security)
+    register(check_keys_in_database, Tags.database)

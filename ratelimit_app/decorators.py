@@ -13,7 +13,7 @@ from ratelimit_app import engine
 from ratelimit_app.conf import conf
 from ratelimit_app.exceptions import BodyTooLarge, LimitError, Ratelimited
 from ratelimit_app.limiter import Door, pass_door
-from ratelimit_app.limits import ALL, UNSAFE, Limit, RateSource, group_of
+from ratelimit_app.limits import ALL, UNSAFE, Limit, RateSource, decorating, group_of
 from ratelimit_app.requests import RequestFacts, facts_of
 from ratelimit_app.responses import add_headers, denial, too_large
 
@@ -83,6 +83,7 @@ def ratelimit(  # noqa: PLR0913 - django-ratelimit's arguments, and ours by keyw
         burst=burst,
         on_failure=on_failure,
     )
+    decorating.add(limit)
 
     def decorate(view: View) -> View:
         if isclass(view):

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from django.utils.module_loading import import_string
 
-from ratelimit_app.core.identity import IdentityError, Source, parse_sources
+from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, parse_sources
 from ratelimit_app.core.rates import MAX_PERIOD_US, Rate, RateError, parse_rates
 from ratelimit_app.core.rules import FAILURE_POLICIES, KeyFunction, Rule, check_limits, parse_methods
 from ratelimit_app.exceptions import LimitError
@@ -55,6 +56,11 @@ class Limit:
             msg = f"ratelimit: {error}"
             raise LimitError(msg) from error
 
+    @property
+    def is_client_chosen(self) -> bool:
+        """Whether it counts by values alone that the client writes, so that whoever changes them escapes."""
+        return self.scope is None and self.key_function is None and are_client_chosen(self.sources)
+
     def _check(self, key: Any, on_failure: str | None) -> None:
         if key is None and self.scope is None:
             msg = "ratelimit: key is missing. Give key='ip' or another source, or a scope of admin rules."
@@ -93,6 +99,10 @@ class Limit:
             on_failure=self.on_failure,
             key_function=self.key_function,
         )
+
+
+# The limits of the project's decorators, for the system checks.
+decorating: WeakSet[Limit] = WeakSet()
 
 
 def read_key(key: str | KeyFunction | None) -> tuple[tuple[Source, ...], KeyFunction | None]:

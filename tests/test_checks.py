@@ -13,6 +13,8 @@ from django.test import override_settings
 
 from ratelimit_app import checks
 from ratelimit_app.core.identity import parse_sources
+from ratelimit_app.decorators import ratelimit
+from ratelimit_app.models import Rule
 
 OURS, AUTH = checks.MIDDLEWARE, checks.AUTHENTICATION
 NONE: dict[str, Any] = {}
@@ -108,9 +110,11 @@ def test_check_ids_when_listed_belong_to_one_check_each_and_are_tested() -> None
         for check_id in re.findall(r'id="ratelimit_app\.([EW]\d{3})"', function):
             homes.setdefault(check_id, set()).add(function.partition("(")[0])
     assert all(len(functions) == 1 for functions in homes.values())
-    assert set(homes) == {check_id for _, ids, _ in CASES for check_id in ids}
+    tested_below = {"W004", "E006"}
+    assert set(homes) == {check_id for _, ids, _ in CASES for check_id in ids} | tested_below
 
 
+@pytest.mark.django_db(databases=["default", "other"])
 def test_the_checks_when_django_runs_them_are_registered() -> None:
     """`manage.py check` tells of a bad setting, and fails for it."""
     with override_settings(RATELIMIT_APP={"HEADERS": "all"}):
@@ -121,7 +125,8 @@ def test_the_checks_when_django_runs_them_are_registered() -> None:
 
 def test_the_tests_project_when_checked_is_clean() -> None:
     """The settings that all tests use are what the documentation recommends."""
-    assert [] == [message for check in checks.CHECKS for message in check()]
+    of_settings = [check for check in checks.CHECKS if check is not checks.check_keys_in_code]
+    assert [] == [message for check in of_settings for message in check()]
 
 
 def test_a_client_chosen_source_when_joined_is_no_longer_alone() -> None:
@@ -130,3 +135,31 @@ def test_a_client_chosen_source_when_joined_is_no_longer_alone() -> None:
 
     assert {"device", "header", "cookie", "param", "field"} == CLIENT_CHOSEN_KINDS
     assert not {source.kind for source in parse_sources("user+ip")} & CLIENT_CHOSEN_KINDS
+
+
+def test_rules_keyed_by_what_clients_write_are_told_of(db: Any) -> None:
+    """W004: unless another rule that meets the same requests counts by more; shadow rules do no harm."""
+    Rule.objects.create(name="device", rate="5/m", key="device", scope="grab")
+    Rule.objects.create(name="watched", rate="5/m", key="header:x-a", mode="shadow")
+    (message,) = run_checks(tags=[Tags.database], databases=["default"], include_deployment_checks=False)
+    assert message.id == "ratelimit_app.W004"
+    assert "'device'" in message.msg
+    assert "ip+device" in (message.hint or "")
+    Rule.objects.create(name="address", rate="500/m", key="ip")
+    assert run_checks(tags=[Tags.database], databases=["default"]) == []
+
+
+def test_decorator_keyed_by_what_clients_write_is_told_of() -> None:
+    """W004 for code: as long as the decorator lives."""
+    before = list(checks.check_keys_in_code())
+    made = ratelimit(key="header:x-token+param:q", rate="5/m")
+    (message,) = [message for message in checks.check_keys_in_code() if message not in before]
+    assert (message.id, "header:x-token+param:q" in message.msg) == ("ratelimit_app.W004", True)
+    del made
+
+
+@pytest.mark.parametrize(("rate", "ids"), [("10/month", ["ratelimit_app.E006"]), ("5/min", []), (None, [])])
+def test_rates_of_drf_are_read_as_the_throttles_read_them(rate: str | None, ids: list[str]) -> None:
+    """E006: C134: what DRF would misread is refused before the first request."""
+    with override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"user": rate}}):
+        assert ids == [message.id for message in checks.check_drf_rates()]

@@ -381,7 +381,7 @@ def test_check_after_the_doors_tells_what_they_found(rules: Any, valkey: Any) ->
     assert response["X-RateLimit-Remaining"] == "6"  # type: ignore[index]
 
 
-LARGE = {
+LARGE: dict[str, Any] = {
     "content_type": "application/json",
     "data": b'{"email": "a@example.org", "x": "' + b"x" * (1024 * 1024) + b'"}',
 }

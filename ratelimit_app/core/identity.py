@@ -62,6 +62,11 @@ def parse_sources(text: str) -> tuple[Source, ...]:
     return sources
 
 
+def are_client_chosen(sources: tuple[Source, ...]) -> bool:
+    """Whether clients choose every part: whoever changes them escapes."""
+    return all(source.kind in CLIENT_CHOSEN_KINDS for source in sources)
+
+
 def _parse_source(part: str, text: str) -> Source:
     kind, colon, name = part.partition(":")
     kind = ALIASES.get(kind, kind)
