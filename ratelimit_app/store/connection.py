@@ -19,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from ratelimit_app.conf import conf
@@ -63,6 +64,8 @@ def _connect(alias: str) -> Any:
     options: dict[str, Any] = dict(cast("dict[str, Any]", cache.get("OPTIONS", {})))
     ours: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
     ours |= {"socket_timeout": conf.store_timeout, "socket_connect_timeout": conf.store_timeout}
+    # redis-py refuses these notices with its RESP2 parser, and a script call has no use for them.
+    ours |= {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
     options |= {"CONNECTION_POOL_KWARGS": {**options.get("CONNECTION_POOL_KWARGS", {}), **ours}}
     options |= {"SOCKET_TIMEOUT": conf.store_timeout, "SOCKET_CONNECT_TIMEOUT": conf.store_timeout}
     options |= {"REDIS_CLIENT_KWARGS": {}}
