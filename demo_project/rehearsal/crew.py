@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,13 +10,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
     from types import FrameType, TracebackType
 
 END_TIMEOUT = 8.0  # seconds that a process has between SIGTERM and SIGKILL
+T = TypeVar("T")
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -92,6 +94,34 @@ class Crew:
         for name, process in self._processes:
             if process.poll() is not None:
                 raise CrewError(self.account_of(name))
+
+    def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """
+        Run a coroutine to its end. An interrupt cancels it where it waits, and then leaves as SystemExit.
+
+        Raised by the signal itself in the middle of the event loop, that could lose what the loop waits for.
+        """
+        with suppress(asyncio.CancelledError):
+            result = asyncio.run(self._interruptible(work))
+        if self._interrupt:
+            raise SystemExit(128 + self._interrupt)
+        return result
+
+    async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
+        for number in INTERRUPTS:
+            loop.add_signal_handler(number, self._cancel, task, number)
+        try:
+            return await task
+        finally:
+            for number, handler in handlers.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def _cancel(self, task: asyncio.Future[Any], number: int) -> None:
+        self._interrupt = number
+        task.cancel()
 
     def account_of(self, name: str) -> str:
         """Say what a process said before it failed."""

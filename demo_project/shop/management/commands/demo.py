@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import tempfile
@@ -84,6 +83,6 @@ class Command(BaseCommand):
 
     def _report(self, site: Site, seconds: float, started: float) -> dict[str, Any]:
         self.say(f"The sale is open for {seconds:g} s; it is to be seen live at {site.url}")
-        outcome = asyncio.run(rehearse(site.address, COUPON, seconds=seconds, say=self.say))
+        outcome = site.crew.run_async(rehearse(site.address, COUPON, seconds=seconds, say=self.say))
         site.crew.check()
         return make_report(outcome, redis=site.describe_redis(), duration=time.monotonic() - started)
