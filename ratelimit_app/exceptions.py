@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied, RequestDataTooBig
 
 from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.evaluation import Uncountable
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
@@ -24,7 +25,7 @@ class Ratelimited(PermissionDenied):
         self.decision = decision
 
 
-class BodyTooLarge(RequestDataTooBig):
+class BodyTooLarge(RequestDataTooBig, Uncountable):
     """A body that is too large to be read for the field that an enforcing rule counts by: the doors answer 413."""
 
 

@@ -9,8 +9,9 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
 
-from ratelimit_app import check, snapshot_cache
+from ratelimit_app import acheck, check, snapshot_cache
 from ratelimit_app.middleware import RateLimitMiddleware
 from ratelimit_app.signals import request_denied
 
@@ -405,10 +406,38 @@ async def test_body_too_large_to_read_is_413(rules: Any, valkey: Any, client: An
     assert (await post("/plain/", **LARGE)).status_code == 200
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_throttle_and_check_answer_413_too(rules: Any, settings: Any, installed: bool) -> None:
-    """The DRF door, and a view that asks by itself, with the middleware and without it."""
-    rules({"rate": "9/m", "key": "ip+field:email", "scope": "scoped"})
+def test_user_on_the_allowlist_may_send_large_bodies(rules: Any, user: User) -> None:
+    """The allowlist beats the rules, even one that cannot be read before the user is known (C102)."""
+    rules({"rate": "9/m", "key": "ip+field:email"}, allowed_users={f"user:{user.pk}": 0})
+    assert _signed_in(user).post("/plain/", **LARGE).status_code == 200
+    assert Client().post("/plain/", **LARGE).status_code == 413
+
+
+def ask_scope(request: HttpRequest) -> HttpResponse:
+    """Ask from within the view."""
+    return HttpResponse(check(request, scope="login").verdict)
+
+
+async def aask_scope(request: HttpRequest) -> HttpResponse:
+    """Ask from within an async view."""
+    return HttpResponse((await acheck(request, scope="login")).verdict)
+
+
+urlpatterns = [path("ask/", ask_scope), path("aask/", aask_scope)]
+
+
+@pytest.mark.urls(__name__)
+@pytest.mark.parametrize(("kind", "url"), [(Client, "/ask/"), (AsyncClient, "/aask/")])
+@pytest.mark.parametrize(("installed", "status"), [(True, 413), (False, 400)])
+async def test_check_of_a_body_too_large_raises(
+    rules: Any, settings: Any, kind: Any, url: str, installed: bool, status: int
+) -> None:
+    """The middleware answers it with 413; by itself it is Django's RequestDataTooBig, which is a 400."""
+    from asgiref.sync import iscoroutinefunction, sync_to_async
+
+    rules({"rate": "9/m", "key": "field:email", "scope": "login"})
     if not installed:
         settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "ratelimit_app" not in name]
-    assert Client().post("/api/scoped/", **LARGE).status_code == 413
+    client = kind()
+    post = client.post if iscoroutinefunction(client.post) else sync_to_async(client.post)
+    assert (await post(url, **LARGE)).status_code == status

@@ -40,6 +40,10 @@ class Need:
         self.fact = fact
 
 
+class Uncountable(Exception):
+    """A request that hides what an enforcing rule counts by; `rule_identity` may raise it."""
+
+
 Flow = Generator[Any, Any, Decision]
 
 
@@ -118,7 +122,7 @@ ALLOWLISTED = Decision(True, Verdict.ALLOWED, Reason.ALLOWLISTED)
 
 
 def evaluate(ask: Ask) -> Flow:
-    """Decide one request at one door."""
+    """Decide one request at one door. Raises Uncountable."""
     if not ask.enabled:
         return DISABLED
     if ask.memory.allowlisted or ask.snapshot.allows_address(ask.facts.address, ask.now_us):
@@ -127,12 +131,21 @@ def evaluate(ask: Ask) -> Flow:
         yield Need(fact)
     if ask.with_user and _allows_user(ask):
         return ALLOWLISTED
-    decision = _banned_network(ask) or (yield from _ask_store(ask))
-    if not decision.allowed and ask.late_user and ask.snapshot.allowed_users:
-        yield Need("user")
-        if _allows_user(ask):
+    try:
+        decision = _banned_network(ask) or (yield from _ask_store(ask))
+    except Uncountable:
+        if (yield from _allows_late_user(ask)):
             return ALLOWLISTED
-    return decision
+        raise
+    is_listed = not decision.allowed and (yield from _allows_late_user(ask))
+    return ALLOWLISTED if is_listed else decision
+
+
+def _allows_late_user(ask: Ask) -> Generator[Any, Any, bool]:
+    if not (ask.late_user and ask.snapshot.allowed_users):
+        return False
+    yield Need("user")
+    return _allows_user(ask)
 
 
 def _allows_user(ask: Ask) -> bool:
