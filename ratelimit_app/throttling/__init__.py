@@ -6,7 +6,7 @@ On one view they decide together, in one script call: denied, none of them is ch
 
 from __future__ import annotations
 
-from ratelimit_app.throttling.denials import Blocked, Limited, Unavailable
+from ratelimit_app.throttling.denials import Blocked, Limited, TooLarge, Unavailable
 from ratelimit_app.throttling.rates import (
     AnonRateThrottle,
     ScopedRateThrottle,
@@ -22,6 +22,7 @@ __all__ = [
     "RuleThrottle",
     "ScopedRateThrottle",
     "SimpleRateThrottle",
+    "TooLarge",
     "Unavailable",
     "UserRateThrottle",
 ]

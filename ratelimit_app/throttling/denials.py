@@ -10,7 +10,7 @@ from rest_framework.renderers import JSONRenderer
 
 from ratelimit_app.core.decision import Verdict
 from ratelimit_app.core.headers import seconds
-from ratelimit_app.responses import PROBLEM_JSON, add_headers, detail, problem, too_large_problem
+from ratelimit_app.responses import PROBLEM_JSON, add_headers, problem, too_large_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class DenialDetail(ErrorDetail):
-    """The text of a denial, by which its response is known."""
+    """The text of a denial, by which its response is known. `problem`: the body that stands for it."""
 
-    decision: Decision
+    problem: dict[str, Any]
 
 
 class Denied(APIException):
@@ -33,8 +33,7 @@ class Denied(APIException):
     """
 
     def __init__(self, decision: Decision) -> None:
-        self.detail = DenialDetail(detail(decision), self.default_code)
-        self.detail.decision = decision
+        self.detail = _detail(problem(decision), self.default_code)
         self.decision = decision
         self.wait = None if decision.retry_after is None else seconds(decision.retry_after)
 
@@ -63,7 +62,13 @@ class TooLarge(APIException):
     default_code = "body_too_large"
 
     def __init__(self) -> None:
-        super().__init__(too_large_problem()["detail"])
+        self.detail = _detail(too_large_problem(), self.default_code)
+
+
+def _detail(body: dict[str, Any], code: str) -> DenialDetail:
+    text = DenialDetail(body["detail"], code)
+    text.problem = body
+    return text
 
 
 _DENIALS: dict[Verdict, type[Denied]] = {
@@ -104,6 +109,7 @@ def _write_problem(response: Any) -> None:
     data = getattr(response, "data", None)
     text = data["detail"] if isinstance(data, dict) and list(data) == ["detail"] else None
     if isinstance(text, DenialDetail):
-        response.data = problem(text.decision)
+        response.data = text.problem
+        response.headers.setdefault("Cache-Control", "no-store")
         response.accepted_renderer, response.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
         response.content_type = PROBLEM_JSON

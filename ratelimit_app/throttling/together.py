@@ -9,8 +9,9 @@ from asgiref.sync import iscoroutinefunction
 from rest_framework.throttling import BaseThrottle
 
 from ratelimit_app import engine
+from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.limiter import Door, pass_door
-from ratelimit_app.throttling.denials import finish_responses
+from ratelimit_app.throttling.denials import TooLarge, finish_responses
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
@@ -62,7 +63,19 @@ class Together:
 
 
 def decide(throttle: Member, facts: RequestFacts, request: Any, view: Any, claim: Claim) -> Decision | None:
-    """Give the decision on a claim and those beside it; None while another throttle of the view is asking."""
+    """
+    Give the decision on a claim and those beside it; None while another throttle of the view is asking.
+
+    Raises TooLarge.
+    """
+    try:
+        return _decide(throttle, facts, request, view, claim)
+    except BodyTooLarge as error:
+        finish_responses(view, facts)
+        raise TooLarge from error
+
+
+def _decide(throttle: Member, facts: RequestFacts, request: Any, view: Any, claim: Claim) -> Decision | None:
     shared: Together | None = facts.throttling
     if shared is None or shared.view is not view:
         return _decide_all(throttle, facts, request, view, claim)

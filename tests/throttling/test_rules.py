@@ -187,3 +187,15 @@ def test_problem_is_json_whatever_the_renderers(bare: None, rules: Any) -> None:
     rules({"rate": "0/s"})
     response = call(Page)
     assert json.loads(response.render().content)["status"] == 429
+
+
+@pytest.mark.parametrize("url", ["/ruled/", "/mixed/"])
+def test_body_too_large_for_a_field_rule_is_413(both: None, rules: Any, valkey: Any, url: str) -> None:
+    """The whole view answers in problem details, whichever throttle is asked first, and nothing is charged."""
+    rules({"rate": "9/m", "key": "field:email", "scope": "grab"}, {"rate": "9/m", "key": "field:email"})
+    body = b'{"email": "a@example.org", "x": "' + b"x" * (1024 * 1024) + b'"}'
+    answer = Client().generic("GET", url, body, "application/json", headers={"accept": "text/html"})
+    assert (413, "no-store") == (answer.status_code, answer["Cache-Control"])
+    assert answer["Content-Type"] == "application/problem+json"
+    assert {"type", "title", "status", "detail"} == set(answer.json())
+    assert logs(valkey) == {}
