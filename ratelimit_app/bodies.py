@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 MAX_BODY = 1024 * 1024
 
 
+def max_body() -> int:
+    """Give the bound in bytes: 1 MiB, or what Django reads into memory where that is less."""
+    readable: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    return MAX_BODY if readable is None else min(MAX_BODY, readable)
+
+
 class _NoFiles(FileUploadHandler):
     """Parses a form without keeping its files."""
 
@@ -31,14 +37,14 @@ class _NoFiles(FileUploadHandler):
 
 
 def is_too_large(request: HttpRequest) -> bool:
-    """Whether a body that may have fields is over the bound of 1 MiB."""
-    return _has_fields(_kind(request)) and _body_size(request) > MAX_BODY
+    """Whether a body that may have fields is over the bound."""
+    return _has_fields(_kind(request)) and _body_size(request) > max_body()
 
 
 def parsed_body(request: HttpRequest) -> Mapping[str, Any]:
-    """Parse a copy of a body of up to 1 MiB; the view still reads its own. Anything unreadable has no fields."""
+    """Parse a copy of a body within the bound; the view still reads its own. Anything unreadable has no fields."""
     try:
-        if not 0 < _body_size(request) <= MAX_BODY:
+        if not 0 < _body_size(request) <= max_body():
             return {}
         return _fields(request, _kind(request))
     except (ValueError, LookupError, RecursionError, OSError):

@@ -65,7 +65,7 @@ def ratelimit(  # noqa: PLR0913 - django-ratelimit's arguments, and ours by keyw
         key: who is counted: a source such as `ip` or `user+ip`, a callable (group, request) or its dotted path.
         rate: such as `5/m`, a callable (group, request), or None for no limit.
         method: HTTP methods; by default all but OPTIONS.
-        block: answer 429, 403 or 503; False: only set `request.limited`.
+        block: answer 429, 403, 503, or 413; False: only set `request.limited`.
         cost: units that one request takes.
         scope: apply the admin's rules of this scope instead of a key and a rate.
         algorithm, burst, on_failure: as on the admin's rules.
@@ -100,9 +100,9 @@ def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[
         request, facts, door = _opening(view, limit, args)
         try:
             decision = await engine.arun(pass_door(facts, door), facts) if door else None
+            answer = _answer(request, facts, decision, block)
         except BodyTooLarge:
-            return too_large(facts.request, as_json=_wants_json(request, facts))
-        answer = _answer(request, facts, decision, block)
+            answer = _refusal(request, facts, block)
         if answer is None:
             answer = view(*args, **kwargs)
             answer = await answer if isawaitable(answer) else answer
@@ -115,9 +115,9 @@ def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[
         request, facts, door = _opening(view, limit, args)
         try:
             decision = engine.run(pass_door(facts, door), facts) if door else None
+            answer = _answer(request, facts, decision, block)
         except BodyTooLarge:
-            return too_large(facts.request, as_json=_wants_json(request, facts))
-        answer = _answer(request, facts, decision, block)
+            answer = _refusal(request, facts, block)
         return _headed(facts, view(*args, **kwargs) if answer is None else answer)
 
     called = getattr(view, "__call__", None)  # noqa: B004 - an instance may have an async __call__
@@ -154,6 +154,12 @@ def _answer(request: Any, facts: RequestFacts, decision: Decision | None, block:
         facts.raised = decision
         raise Ratelimited(decision)
     return denial(facts.request, decision, as_json=_wants_json(request, facts))
+
+
+def _refusal(request: Any, facts: RequestFacts, block: bool) -> Any:
+    """A body that hides what is counted is over the limit, whoever answers."""
+    facts.request.limited = True  # type: ignore[attr-defined]
+    return too_large(facts.request, as_json=_wants_json(request, facts)) if block else None
 
 
 def _wants_json(request: Any, facts: RequestFacts) -> bool:

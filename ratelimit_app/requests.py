@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_app.bodies import MAX_BODY, is_too_large, parsed_body
+from ratelimit_app.bodies import is_too_large, max_body, parsed_body
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, client_address, network_text, parse_address
 from ratelimit_app.core.evaluation import Memory
@@ -193,7 +193,7 @@ class RequestFacts:
     def _refuse_unreadable(self, rule: Rule, source: Source) -> None:
         """Who hides a field behind a body too large to read does not choose to be counted otherwise."""
         if source.kind == "field" and not rule.shadow and is_too_large(self.request):
-            msg = f"The rule {rule.name!r} counts by {source}: the body is over {MAX_BODY} bytes."
+            msg = f"The rule {rule.name!r} counts by {source}: the body is over {max_body()} bytes."
             raise BodyTooLarge(msg)
 
     def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:

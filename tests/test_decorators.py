@@ -380,14 +380,39 @@ def public(request: HttpRequest) -> HttpResponse:
     return HttpResponse("passed")
 
 
-urlpatterns += [path("by-field/", by_field), path("public/", public)]
+@ratelimit(key="ip+field:email", rate="3/m")
+async def aby_field(request: HttpRequest) -> HttpResponse:
+    """Answer; counted by a field of the body."""
+    return HttpResponse("passed")
 
 
-def test_body_too_large_to_read_is_413_by_the_decorator(middleware: str) -> None:
-    """The decorator answers 413 by itself."""
-    body = b"email=a%40example.org&x=" + b"x" * (1024 * 1024)
-    kind = "application/x-www-form-urlencoded"
-    assert Client().post("/by-field/", data=body, content_type=kind).status_code == 413
+@ratelimit(key="ip+field:email", rate="3/m", block=False)
+def watched_field(request: HttpRequest) -> HttpResponse:
+    """Decide for itself, counted by a field of the body."""
+    return HttpResponse(str(request.limited))  # type: ignore[attr-defined]
+
+
+urlpatterns += [path("by-field/", by_field), path("aby-field/", aby_field)]
+urlpatterns += [path("watched-field/", watched_field), path("public/", public)]
+LARGE: dict[str, Any] = {
+    "data": b"email=a%40example.org&x=" + b"x" * (1024 * 1024),
+    "content_type": "application/x-www-form-urlencoded",
+}
+
+
+@pytest.mark.parametrize("url", ["/by-field/", "/aby-field/"])
+def test_body_too_large_to_read_is_413_by_the_decorator(middleware: str, valkey: Any, url: str) -> None:
+    """The decorator answers 413 by itself, for sync and async views, and charges nothing."""
+    answer = Client().post(url, **LARGE)
+    assert (413, "no-store") == (answer.status_code, answer["Cache-Control"])
+    assert answer.json()["detail"] == "The body of this request is too large."
+    assert not valkey.keys("rl:1:{*}:*")
+
+
+def test_body_too_large_to_read_is_over_the_limit_for_a_view_that_decides(middleware: str) -> None:
+    """`block=False` still calls the view, and tells it that the request is limited."""
+    answer = Client().post("/watched-field/", **LARGE)
+    assert (200, b"True") == (answer.status_code, answer.content)
 
 
 def test_response_that_becomes_public_loses_the_numbers(rules: Any) -> None:

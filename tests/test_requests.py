@@ -253,6 +253,20 @@ def test_a_body_when_broken_counts_by_the_address(colour: str, body: bytes, kind
     assert body == made.body
 
 
+@pytest.mark.parametrize(("bound", "expected"), [(100, None), (1_000, "field"), (None, "field")])
+def test_a_body_when_django_would_not_read_it_is_over_the_bound(
+    settings: Any, bound: int | None, expected: str | None
+) -> None:
+    """A project that lowers DATA_UPLOAD_MAX_MEMORY_SIZE opens no way around a field rule."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = bound
+    made = ask(method="POST", body=b'{"email": "a"}' + b" " * 500, content_type="application/json")
+    if expected is None:
+        with pytest.raises(BodyTooLarge, match="over 100 bytes"):
+            identity(made, "field:email")
+    else:
+        assert expected == identity(made, "field:email").partition(":")[0]
+
+
 def test_a_body_when_over_the_bound_is_not_read() -> None:
     """Nobody makes the limiter hold a large body: the stream is untouched, and an enforcing rule refuses it."""
     made = ask(method="POST", body=b'{"email": "a"}' + b" " * MAX_BODY, content_type="application/json")
@@ -261,12 +275,13 @@ def test_a_body_when_over_the_bound_is_not_read() -> None:
     assert not vars(made)["_read_started"]
 
 
-def test_a_body_when_over_the_projects_own_bound_is_no_error_of_ours() -> None:
-    """Django's limit is the view's to meet: an upload that it would take still works."""
+def test_an_upload_when_over_the_projects_own_bound_still_reaches_the_view_under_a_shadow_rule() -> None:
+    """Django takes an upload that it would not read into memory; what only watches leaves it alone."""
     body, kind = multipart()
     made = ask(method="POST", body=body, content_type=kind)
+    watching = rule_from_dict({"name": "r", "rate": "5/m", "key": "field:email", "mode": "shadow"})
     with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=100):
-        assert f"ip:{CLIENT}" == identity(made, "field:email")
+        assert f"ip:{CLIENT}" == RequestFacts(made).rule_identity(watching)
         assert photo(made).size == 4_000
 
 
