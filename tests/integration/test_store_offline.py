@@ -77,7 +77,8 @@ class Server:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.accepted: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
 
     def _serve(self) -> None:
         while True:
@@ -97,7 +98,9 @@ class Server:
             return
 
     def close(self) -> None:
-        """Stop."""
+        """Stop, and leave no socket to the garbage collector."""
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
         self.listener.close()
         for peer in self.accepted:
             peer.close()
