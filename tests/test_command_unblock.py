@@ -26,7 +26,7 @@ def run(*args: str, out: StringIO | None = None) -> str:
 def test_the_command_when_given_an_identity_lifts_its_bans(valkey: Any) -> None:
     """C96: the row and the mark are gone."""
     block("ip:203.0.113.9", reason="")
-    assert "1 entries ended" in run("ip:203.0.113.9")
+    assert "1 entry ended" in run("ip:203.0.113.9")
     assert 0 == BlacklistEntry.objects.count()
     assert not valkey.exists(conf.keys.mark("ip:203.0.113.9"))
     assert 0 == json.loads(run("ip:203.0.113.9", "--json"))["ended"]

@@ -1,7 +1,8 @@
-"""The forms of list entries: they refuse what would break the site, unless it is confirmed."""
+"""The admin's forms; those of list entries refuse what would break the site, unless it is confirmed."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -21,7 +22,16 @@ else:
     ModelForm = forms.ModelForm
 
 
-class EntryForm(ModelForm):
+class OneErrorForm(ModelForm):
+    """A form whose model does not judge again what the form has refused: it would judge a blank."""
+
+    def _post_clean(self) -> None:
+        refused = {field: copy(errors) for field, errors in self.errors.items()}
+        super()._post_clean()  # type: ignore[misc]  # the stubs leave it out
+        self.errors.update(refused)
+
+
+class EntryForm(OneErrorForm):
     """What both lists' forms have in common."""
 
     own_address: Address | None = None

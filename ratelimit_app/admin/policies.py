@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django import forms
 from django.contrib import admin, messages
 
+from ratelimit_app.admin.forms import OneErrorForm
 from ratelimit_app.core.identity import CLIENT_CHOSEN_KINDS, DIGESTED_KINDS
 from ratelimit_app.models import PromotionPolicy
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     ModelAdmin = admin.ModelAdmin[PromotionPolicy]
-    ModelForm = forms.ModelForm[PromotionPolicy]
 else:
-    ModelAdmin, ModelForm = admin.ModelAdmin, forms.ModelForm
+    ModelAdmin = admin.ModelAdmin
 
 RISK = (
     "device, session, header:…, cookie:…, param:… and field:… are values that a client sends: who knows another's "
@@ -24,7 +23,7 @@ RISK = (
 )
 
 
-class PromotionPolicyForm(ModelForm):
+class PromotionPolicyForm(OneErrorForm):
     """A policy, with what its choices risk."""
 
     class Meta:

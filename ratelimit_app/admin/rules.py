@@ -8,6 +8,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from ratelimit_app.admin.forms import OneErrorForm
 from ratelimit_app.admin.status import StatusAdmin
 from ratelimit_app.models import Mode, Rule
 from ratelimit_app.publishing import rules_published
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 class RuleAdmin(StatusAdmin):
     """Rules: who may ask how often."""
 
+    form = OneErrorForm
     list_display = ("name", "mode", "rate", "key", "scope", "route", "methods", "active_now", "in_redis")
     list_filter = ("mode", "algorithm", "on_failure", "scope")
     search_fields = ("name", "description", "scope", "route", "key")

@@ -51,6 +51,7 @@ class Command(BaseCommand):
 
 def _text(report: dict[str, Any]) -> str:
     verb = "would be ended" if report["dry_run"] else "ended"
-    lines = [f"{report['identity']}: {report['ended']} entries {verb}."]
+    noun = "entry" if report["ended"] == 1 else "entries"
+    lines = [f"{report['identity']}: {report['ended']} {noun} {verb}."]
     lines += [f"It stays blocked by {network}: unblock that network too." for network in report["covering"]]
     return "\n".join(lines)
