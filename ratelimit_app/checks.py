@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -11,7 +12,7 @@ from django.utils.module_loading import import_string
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import UNIX, parse_network
-from ratelimit_app.core.identity import IdentityError, are_client_chosen, parse_sources
+from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
 from ratelimit_app.core.rates import RateError, parse_rates
 from ratelimit_app.limits import decorating
 from ratelimit_app.models import Rule
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MIDDLEWARE = "ratelimit_app.middleware.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 THROTTLE = "ratelimit_app.throttling.RuleThrottle"
+# What says which requests a rule meets, and when.
+_MEETING = ("scope", "route", "methods", "starts_at", "ends_at")
 _PEER_SETTINGS = ("RATELIMIT_ENABLE", "RATELIMIT_USE_CACHE", "RATELIMIT_VIEW", "RATELIMIT_IP_META_KEY")
 
 
@@ -98,9 +101,7 @@ def check_raise(**_: Any) -> Iterable[CheckMessage]:
 
 def check_throttle(**_: Any) -> Iterable[CheckMessage]:
     """W002: DRF views for whose users nobody decides."""
-    if "rest_framework" not in settings.INSTALLED_APPS or MIDDLEWARE not in getattr(
-        settings, "MIDDLEWARE", []
-    ):
+    if not _has_drf() or MIDDLEWARE not in getattr(settings, "MIDDLEWARE", []):
         return
     names = getattr(settings, "REST_FRAMEWORK", {}).get("DEFAULT_THROTTLE_CLASSES", [])
     if not any(_is_rule_throttle(name) for name in names):
@@ -110,6 +111,10 @@ def check_throttle(**_: Any) -> Iterable[CheckMessage]:
             hint=f"Add {THROTTLE!r} to REST_FRAMEWORK['DEFAULT_THROTTLE_CLASSES'].",
             id="ratelimit_app.W002",
         )
+
+
+def _has_drf() -> bool:
+    return "rest_framework" in settings.INSTALLED_APPS
 
 
 def _is_rule_throttle(name: Any) -> bool:
@@ -134,40 +139,39 @@ def check_failure_default(**_: Any) -> Iterable[CheckMessage]:
 
 def check_keys_in_code(**_: Any) -> Iterable[CheckMessage]:
     """W004: a decorator that whoever changes a header escapes."""
-    for limit in decorating:
-        if limit.is_client_chosen:
-            key = "+".join(map(str, limit.sources))
-            yield _client_chosen(f"A decorator's limit {limit.written!r}", key)
+    for limit, place in sorted(decorating.items(), key=itemgetter(1)):
+        if limit.is_escaped:
+            yield _escaped(f"The decorator at {place}", "+".join(map(str, limit.sources)))
 
 
 def check_keys_in_database(databases: Iterable[str] | None = None, **_: Any) -> Iterable[CheckMessage]:
     """W004: an enforcing rule of the admin that whoever changes a header escapes; run with `--database`."""
     for alias in databases or ():
         try:
-            rows = list(
-                Rule.objects.using(alias).filter(mode="enforce").values("name", "key", "scope", "route")
-            )
+            rows = list(Rule.objects.using(alias).filter(mode="enforce").values("name", "key", *_MEETING))
         except DatabaseError:
             continue  # the tables are not there yet
         for row in rows:
-            if _is_client_chosen(row["key"]) and not any(_backs(other, row) for other in rows):
-                yield _client_chosen(f"The rule {row['name']!r}", row["key"])
+            sources = _sources(row["key"])
+            if sources and are_client_chosen(sources) and not any(_backs(other, row) for other in rows):
+                yield _escaped(f"The rule {row['name']!r}", row["key"])
 
 
-def _backs(other: dict[str, str], row: dict[str, str]) -> bool:
-    """Whether another rule that meets all the same requests counts by more than what the client writes."""
-    same = all(other[field] in ("", row[field]) for field in ("scope", "route"))
-    return same and not _is_client_chosen(other["key"])
+def _backs(other: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether another rule that meets all the same requests counts by the address or the user."""
+    meets = all(not other[field] or other[field] == row[field] for field in _MEETING)
+    return meets and hold_client(_sources(other["key"]))
 
 
-def _is_client_chosen(key: str) -> bool:
+def _sources(key: str) -> tuple[Source, ...]:
+    """Read a key; one that cannot be read counts nobody."""
     try:
-        return are_client_chosen(parse_sources(key))
+        return parse_sources(key)
     except IdentityError:
-        return False
+        return ()
 
 
-def _client_chosen(what: str, key: str) -> CheckMessage:
+def _escaped(what: str, key: str) -> CheckMessage:
     return Warning(
         f"{what} counts by {key!r} alone, which the client writes: whoever changes it escapes.",
         hint=f"Join it with the address or the user, as in 'ip+{key}', or add a rule whose key has one of them.",
@@ -177,8 +181,8 @@ def _client_chosen(what: str, key: str) -> CheckMessage:
 
 def check_drf_rates(**_: Any) -> Iterable[CheckMessage]:
     """E006: a rate of DRF's throttles that would be refused at the first request."""
-    rates = getattr(settings, "REST_FRAMEWORK", {}).get("DEFAULT_THROTTLE_RATES") or {}
-    for scope, rate in rates.items():
+    rates = getattr(settings, "REST_FRAMEWORK", {}).get("DEFAULT_THROTTLE_RATES") if _has_drf() else None
+    for scope, rate in (rates or {}).items():
         try:
             rate is None or parse_rates(rate)
         except RateError as error:

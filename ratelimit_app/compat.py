@@ -16,7 +16,7 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.decision import Decision, Verdict
 from ratelimit_app.exceptions import LimitError
 from ratelimit_app.limiter import Door, pass_door
-from ratelimit_app.limits import ALL, UNSAFE, Limit, RateSource, group_of
+from ratelimit_app.limits import ALL, Limit, RateSource, group_of, with_methods
 from ratelimit_app.requests import RequestFacts, facts_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Usage(TypedDict):
     time_left: int
 
 
+@with_methods
 def is_ratelimited(  # noqa: PLR0913, PLR0917 - django-ratelimit's own signature
     request: Any,
     group: str | None = None,
@@ -55,6 +56,7 @@ def is_ratelimited(  # noqa: PLR0913, PLR0917 - django-ratelimit's own signature
     return usage is not None and usage["should_limit"]
 
 
+@with_methods
 def get_usage(  # noqa: PLR0913, PLR0917 - django-ratelimit's own signature
     request: Any,
     group: str | None = None,
@@ -81,11 +83,6 @@ def get_usage(  # noqa: PLR0913, PLR0917 - django-ratelimit's own signature
     if door is None or not door.rules:
         return None
     return _usage(_decide(facts, door, increment))
-
-
-_FUNCTIONS: tuple[Any, ...] = (is_ratelimited, get_usage)
-for _function in _FUNCTIONS:
-    _function.ALL, _function.UNSAFE = ALL, UNSAFE
 
 
 def _door(facts: RequestFacts, group: str, key: Any, rate: RateSource, method: Any) -> Door | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from inspect import isawaitable, isclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from inspect import currentframe, isawaitable, isclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
@@ -13,37 +13,21 @@ from ratelimit_app import engine
 from ratelimit_app.conf import conf
 from ratelimit_app.exceptions import BodyTooLarge, LimitError, Ratelimited
 from ratelimit_app.limiter import Door, pass_door
-from ratelimit_app.limits import ALL, UNSAFE, Limit, RateSource, decorating, group_of
+from ratelimit_app.limits import ALL, Limit, RateSource, decorating, group_of, with_methods
 from ratelimit_app.requests import RequestFacts, facts_of
 from ratelimit_app.responses import add_headers, denial, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import FrameType
 
     from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.rules import KeyFunction
 
 View = TypeVar("View", bound=Callable[..., Any])
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
 
 
-class Decorator(Protocol[P, R_co]):
-    """The decorator, with django-ratelimit's names for sets of methods."""
-
-    ALL: None
-    UNSAFE: tuple[str, ...]
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
-
-def _with_methods(function: Callable[P, R_co]) -> Decorator[P, R_co]:
-    named = cast("Decorator[P, R_co]", function)
-    named.ALL, named.UNSAFE = ALL, UNSAFE
-    return named
-
-
-@_with_methods
+@with_methods
 def ratelimit(  # noqa: PLR0913 - django-ratelimit's arguments, and ours by keyword
     group: str | None = None,
     key: str | KeyFunction | None = None,
@@ -83,15 +67,25 @@ def ratelimit(  # noqa: PLR0913 - django-ratelimit's arguments, and ours by keyw
         burst=burst,
         on_failure=on_failure,
     )
-    decorating.add(limit)
+    decorating[limit] = _place(currentframe())
 
     def decorate(view: View) -> View:
         if isclass(view):
             msg = f"ratelimit cannot decorate the class {view.__name__}: use method_decorator on a method."
             raise LimitError(msg)
-        return cast("View", _decorated(view, limit, block))
+        others = getattr(view, "ratelimit_limits", ())
+        limit.stand_beside(others)
+        decorated = _decorated(view, limit, block)
+        decorated.__dict__["ratelimit_limits"] = (*others, limit)
+        return cast("View", decorated)
 
     return decorate
+
+
+def _place(frame: FrameType | None) -> str:
+    """Say where a function of ours was called, for people who look for the line."""
+    caller = frame and frame.f_back
+    return f"{caller.f_code.co_filename}:{caller.f_lineno}" if caller else "an unknown place"
 
 
 def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[..., Any]:

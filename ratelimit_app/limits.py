@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
-from weakref import WeakSet
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from django.utils.module_loading import import_string
 
-from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, parse_sources
+from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
 from ratelimit_app.core.rates import MAX_PERIOD_US, Rate, RateError, parse_rates
-from ratelimit_app.core.rules import FAILURE_POLICIES, KeyFunction, Rule, check_limits, parse_methods
+from ratelimit_app.core.rules import FAILURE_POLICIES, METHODS, KeyFunction, Rule, check_limits, parse_methods
 from ratelimit_app.exceptions import LimitError
 from ratelimit_app.limiter import Door
 
@@ -20,7 +20,25 @@ ALL = None
 UNSAFE = ("DELETE", "PATCH", "POST", "PUT")
 
 RateSource = str | tuple[int, float] | Callable[[str, Any], Any] | None
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+class WithMethods(Protocol[P, R_co]):
+    """A function with django-ratelimit's names for sets of methods."""
+
+    ALL: None
+    UNSAFE: tuple[str, ...]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+def with_methods(function: Callable[P, R_co]) -> WithMethods[P, R_co]:
+    """Give a function the names ALL and UNSAFE, for type checkers too."""
+    named = cast("WithMethods[P, R_co]", function)
+    named.ALL, named.UNSAFE = ALL, UNSAFE
+    return named
 
 
 class Limit:
@@ -42,6 +60,7 @@ class Limit:
         self.group, self.scope, self.cost = group, scope, cost
         self.written = rate if isinstance(rate, str) else "callable"
         self.algorithm, self.burst, self.on_failure = algorithm, burst, on_failure or ""
+        self.is_backed = False
         try:
             self.rate = _imported(rate, "rate")
             self._check(key, on_failure)
@@ -57,9 +76,22 @@ class Limit:
             raise LimitError(msg) from error
 
     @property
-    def is_client_chosen(self) -> bool:
-        """Whether it counts by values alone that the client writes, so that whoever changes them escapes."""
-        return self.scope is None and self.key_function is None and are_client_chosen(self.sources)
+    def is_escaped(self) -> bool:
+        """Whether whoever changes what the client writes escapes it, and no limit of the same view holds on."""
+        is_read = self.scope is None and self.key_function is None
+        return is_read and are_client_chosen(self.sources) and not self.is_backed
+
+    def stand_beside(self, others: Iterable[Limit]) -> None:
+        """Take note of the other limits of a view."""
+        for other in others:
+            self.is_backed |= other.backs(self)
+            other.is_backed |= self.backs(other)
+
+    def backs(self, other: Limit) -> bool:
+        """Whether it holds whoever escapes another limit of the same view; a callable key may well do."""
+        covers = not self.methods or self.methods >= (other.methods or METHODS)
+        holds = self.key_function is not None or hold_client(self.sources)
+        return self.scope is None and holds and covers
 
     def _check(self, key: Any, on_failure: str | None) -> None:
         if key is None and self.scope is None:
@@ -101,8 +133,8 @@ class Limit:
         )
 
 
-# The limits of the project's decorators, for the system checks.
-decorating: WeakSet[Limit] = WeakSet()
+# The limits of the project's decorators and where each was written, for the system checks.
+decorating: WeakKeyDictionary[Limit, str] = WeakKeyDictionary()
 
 
 def read_key(key: str | KeyFunction | None) -> tuple[tuple[Source, ...], KeyFunction | None]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.core.checks import Error, Tags, Warning, run_checks
 from django.core.management import CommandError, call_command
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
+from django.views.decorators.cache import never_cache
 
 from ratelimit_app import checks
 from ratelimit_app.core.identity import parse_sources
@@ -44,6 +50,8 @@ CASES: list[tuple[dict[str, Any], list[str], str]] = [
     ({"MIDDLEWARE": [AUTH, OURS]}, [], ""),
     ({"MIDDLEWARE": [OURS]}, [], ""),
     ({"REST_FRAMEWORK": {"NUM_PROXIES": 1}}, ["E004", "W002"], "REST_FRAMEWORK['NUM_PROXIES'] is set"),
+    # With 0 DRF takes the address of the connection, as this app does.
+    ({"REST_FRAMEWORK": {"NUM_PROXIES": 0}}, ["W002"], ""),
     (
         {"RATELIMIT_IP_META_KEY": "HTTP_X_REAL_IP", "RATELIMIT_FAIL_OPEN": True},
         ["E004"],
@@ -137,29 +145,125 @@ def test_a_client_chosen_source_when_joined_is_no_longer_alone() -> None:
     assert not {source.kind for source in parse_sources("user+ip")} & CLIENT_CHOSEN_KINDS
 
 
+def told(*aliases: str) -> list[str]:
+    """Run the checks of the database; give the names of the rules that they tell of."""
+    found = run_checks(tags=[Tags.database], databases=aliases)
+    assert {"ratelimit_app.W004"} >= {message.id for message in found}
+    return [re.findall("'(.+?)'", message.msg)[0] for message in found]
+
+
 def test_rules_keyed_by_what_clients_write_are_told_of(db: Any) -> None:
-    """W004: unless another rule that meets the same requests counts by more; shadow rules do no harm."""
+    """W004: the rule is named, with the key to write instead; shadow rules do no harm."""
     Rule.objects.create(name="device", rate="5/m", key="device", scope="grab")
     Rule.objects.create(name="watched", rate="5/m", key="header:x-a", mode="shadow")
-    (message,) = run_checks(tags=[Tags.database], databases=["default"], include_deployment_checks=False)
+    Rule.objects.create(name="joined", rate="5/m", key="user+header:x-a", scope="x")
+    (message,) = run_checks(tags=[Tags.database], databases=["default"])
     assert message.id == "ratelimit_app.W004"
     assert "'device'" in message.msg
     assert "ip+device" in (message.hint or "")
-    Rule.objects.create(name="address", rate="500/m", key="ip")
-    assert run_checks(tags=[Tags.database], databases=["default"]) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "backs"),
+    [
+        ({}, True),
+        ({"key": "user_or_ip", "scope": "grab", "route": "/a/", "methods": "POST"}, True),
+        ({"key": "device+ip"}, True),
+        ({"key": "global"}, False),
+        ({"key": "cookie:a"}, False),
+        ({"mode": "shadow"}, False),
+        ({"mode": "off"}, False),
+        ({"scope": "other"}, False),
+        ({"route": "/b/"}, False),
+        ({"methods": "GET"}, False),
+        ({"ends_at": datetime(2031, 1, 1, tzinfo=UTC)}, False),
+    ],
+)
+def test_a_rule_that_clients_escape_when_another_meets_the_same_requests_is_fine(
+    db: Any, fields: dict[str, Any], backs: bool
+) -> None:
+    """W004: only an enforcing rule by address or user, which meets all that the first one meets, holds on."""
+    Rule.objects.create(name="a", rate="5/m", key="field:x", scope="grab", route="/a/", methods="POST")
+    Rule.objects.create(**{"name": "b", "rate": "500/m", "key": "ip"} | fields)
+    assert ("a" not in told("default")) is backs
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_rules_when_no_database_is_named_are_not_looked_at() -> None:
+    """W004: a plain `check` asks no database; each one that is named is asked."""
+    Rule.objects.using("other").create(name="far", rate="5/m", key="device")
+    assert ([], [], ["far"]) == (told(), told("default"), told("default", "other"))
+
+
+def test_rules_when_their_table_is_missing_are_none(db: Any) -> None:
+    """W004: `migrate` checks before it makes the tables."""
+    Rule.objects.create(name="device", rate="5/m", key="device")
+    table = Rule._meta.db_table
+    with mock.patch.object(Rule._meta, "db_table", f"{table}_not_there"), transaction.atomic():
+        assert told("default") == []
+
+
+def complaints() -> list[str]:
+    """Give what is said of decorators that this test has made."""
+    return [f"{found.id} {found.msg}" for found in checks.check_keys_in_code() if __file__ in found.msg]
 
 
 def test_decorator_keyed_by_what_clients_write_is_told_of() -> None:
-    """W004 for code: as long as the decorator lives."""
-    before = list(checks.check_keys_in_code())
+    """W004: the line where it is written and its key, as long as the decorator lives."""
     made = ratelimit(key="header:x-token+param:q", rate="5/m")
-    (message,) = [message for message in checks.check_keys_in_code() if message not in before]
-    assert (message.id, "header:x-token+param:q" in message.msg) == ("ratelimit_app.W004", True)
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    (said,) = complaints()
+    assert said.startswith(
+        f"ratelimit_app.W004 The decorator at {__file__}:{line} counts by 'header:x-token+"
+    )
     del made
+    assert complaints() == []
 
 
-@pytest.mark.parametrize(("rate", "ids"), [("10/month", ["ratelimit_app.E006"]), ("5/min", []), (None, [])])
-def test_rates_of_drf_are_read_as_the_throttles_read_them(rate: str | None, ids: list[str]) -> None:
-    """E006: C134: what DRF would misread is refused before the first request."""
-    with override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"user": rate}}):
-        assert ids == [message.id for message in checks.check_drf_rates()]
+@pytest.mark.parametrize(
+    ("other", "backs"),
+    [
+        ({"key": "ip"}, True),
+        ({"key": "user+device", "method": ["POST", "PUT"]}, True),
+        ({"key": lambda group, request: "all"}, True),
+        ({"key": "ip", "method": "GET"}, False),
+        ({"key": "cookie:a"}, False),
+        ({"scope": "login", "rate": None}, False),
+    ],
+)
+@pytest.mark.parametrize("is_outer", [True, False])
+def test_decorator_that_clients_escape_when_another_holds_them_is_fine(
+    other: dict[str, Any], backs: bool, is_outer: bool
+) -> None:
+    """W004: a login is limited by the account and by the address, in either order, with others between them."""
+    field = ratelimit(key="field:email", rate="5/m", method="POST")
+    second = ratelimit(**{"rate": "30/m"} | other)
+    inner, outer = (field, second) if is_outer else (second, field)
+
+    @outer
+    @never_cache
+    @inner
+    def login(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    assert (not any("'field:email'" in said for said in complaints())) is backs
+    del login
+
+
+@pytest.mark.parametrize(
+    ("rate", "ids"), [("10/month", ["E006"]), (7, ["E006"]), ("5/min", []), ("5/s;9/h", []), (None, [])]
+)
+def test_rates_of_drf_are_read_as_the_throttles_read_them(rate: Any, ids: list[str]) -> None:
+    """E006: C134: what DRF would misread is refused before the first request; without DRF nobody reads it."""
+    rates = {"REST_FRAMEWORK": {"DEFAULT_THROTTLE_RATES": {"user": rate}}}
+    with override_settings(**rates):
+        assert [f"ratelimit_app.{name}" for name in ids] == [found.id for found in checks.check_drf_rates()]
+    with override_settings(**rates, INSTALLED_APPS=["ratelimit_app"]):
+        assert [] == list(checks.check_drf_rates())
+
+
+def test_rates_of_drf_when_there_are_none_are_fine() -> None:
+    """E006: DRF's own default has no rates, and a project may write None."""
+    for rates in ({}, {"DEFAULT_THROTTLE_RATES": None}):
+        with override_settings(REST_FRAMEWORK=rates):
+            assert [] == list(checks.check_drf_rates())

@@ -81,7 +81,7 @@ def test_zero_rate_never_passes() -> None:
         {"rate": None},
         {"rate": lambda group, request: None},
         {"method": "POST"},
-        {"method": is_ratelimited.UNSAFE},  # type: ignore[attr-defined]
+        {"method": is_ratelimited.UNSAFE},
     ],
 )
 def test_no_limit_for_the_request_is_none(arguments: dict[str, Any]) -> None:

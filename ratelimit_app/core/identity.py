@@ -19,6 +19,7 @@ ALIASES = {"get": "param", "post": "field"}
 DIGESTED_KINDS = frozenset({"session"}) | NAMED_KINDS
 CLIENT_CHOSEN_KINDS = frozenset({"device"}) | NAMED_KINDS
 USER_KINDS = frozenset({"user", "user_or_ip"})
+HOLDING_KINDS = frozenset({"ip"}) | USER_KINDS
 LISTABLE_KINDS = frozenset({"ip", "user", "device", "session"}) | NAMED_KINDS
 MAX_VALUE = 64
 
@@ -65,6 +66,11 @@ def parse_sources(text: str) -> tuple[Source, ...]:
 def are_client_chosen(sources: tuple[Source, ...]) -> bool:
     """Whether clients choose every part: whoever changes them escapes."""
     return all(source.kind in CLIENT_CHOSEN_KINDS for source in sources)
+
+
+def hold_client(sources: tuple[Source, ...]) -> bool:
+    """Whether a part is the address or the user, which clients do not choose."""
+    return any(source.kind in HOLDING_KINDS for source in sources)
 
 
 def _parse_source(part: str, text: str) -> Source:

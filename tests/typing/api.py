@@ -28,6 +28,7 @@ from ratelimit_app import (
     reset,
     unblock,
 )
+from ratelimit_app.compat import Usage, get_usage, is_ratelimited
 from ratelimit_app.decorators import ratelimit
 from ratelimit_app.testing import clear_limits, disable_limits, override_rules, travel
 
@@ -85,6 +86,22 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
 async def async_page(request: HttpRequest) -> HttpResponse:
     """A decorated async view stays one."""
     return HttpResponse()
+
+
+@ratelimit(key="user_or_ip", rate="5/m", method=ratelimit.UNSAFE)
+def form(request: HttpRequest) -> HttpResponse:
+    """A set of methods by django-ratelimit's name."""
+    return HttpResponse()
+
+
+def sets_of_methods(request: HttpRequest) -> None:
+    """The names stand on the decorator and on the functions, which keep their own signatures."""
+    assert_type(ratelimit.UNSAFE, tuple[str, ...])
+    assert_type(ratelimit.ALL, None)
+    assert_type(is_ratelimited(request, "login", key="ip", rate="5/m", method=is_ratelimited.UNSAFE), bool)
+    assert_type(get_usage(request, "login", key="ip", rate="5/m", method=get_usage.ALL), Usage | None)
+    ratelimit(key=7, rate="5/m")  # type: ignore[arg-type]
+    ratelimit(keys="ip")  # type: ignore[call-arg]
 
 
 class Page(View):
