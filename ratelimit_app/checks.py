@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
+from django.db.transaction import atomic
 from django.utils.module_loading import import_string
 
 from ratelimit_app.conf import conf
@@ -148,7 +149,8 @@ def check_keys_in_database(databases: Iterable[str] | None = None, **_: Any) -> 
     """W004: an enforcing rule of the admin that whoever changes a header escapes; run with `--database`."""
     for alias in databases or ():
         try:
-            rows = list(Rule.objects.using(alias).filter(mode="enforce").values("name", "key", *_MEETING))
+            with atomic(using=alias):  # so that a failure breaks no transaction around the checks
+                rows = list(Rule.objects.using(alias).filter(mode="enforce").values("name", "key", *_MEETING))
         except DatabaseError:
             continue  # the tables are not there yet
         for row in rows:
