@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from django.dispatch import Signal
 
 T = TypeVar("T")
+FIRST_LOOK = 0.005  # seconds between two looks for a process's first snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,17 @@ async def _aperform(step: Any, facts: Any) -> Any:
         return await _acall(step)
     if isinstance(step, Need):
         if step.fact == "snapshot":
-            return snapshot_cache.known() or await asyncio.to_thread(snapshot_cache.current)
+            return await _asnapshot()
         return await facts.alearn(step.fact)
     return await step.signal.asend_robust(step.sender, **step.arguments)
+
+
+async def _asnapshot() -> Any:
+    """Wait for a process's first snapshot without a thread for each task that waits."""
+    deadline = time.monotonic() + conf.store_timeout
+    while not snapshot_cache.is_settled() and time.monotonic() < deadline:  # noqa: ASYNC110 - a thread sets it
+        await asyncio.sleep(FIRST_LOOK)
+    return snapshot_cache.known() or snapshot_cache.none_yet()
 
 
 async def _acall(call: ScriptCall) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
+from ratelimit_app.core.entries import is_written
 from ratelimit_app.core.evaluation import Memory
 from ratelimit_app.core.identity import parse_custom, split
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
+
+_READABLE = frozenset({"user", "device", "view", "key"})
 
 
 class IdentityFacts:
@@ -83,4 +86,6 @@ def _canonical(identity: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int)
         except ValueError as error:
             msg = f"{identity!r} names no address: expected one such as 'ip:203.0.113.9'."
             raise ValueError(msg) from error
-    return parse_custom(identity, secret)
+    kind, _, value = identity.partition(":")
+    is_copied = kind in _READABLE and is_written(value)  # from a decision, a log or the admin
+    return identity if is_copied else parse_custom(identity, secret)

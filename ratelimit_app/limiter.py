@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -64,17 +65,27 @@ def pass_door(facts: Any, door: Door) -> Flow:
     """Decide what a door decides, and keep it: for later doors, the offences and the signal."""
     if not conf.enabled:
         return DISABLED
-    snapshot, known = EMPTY, True
+    memory: Memory = facts.memory
+    began = time.monotonic()
     try:
-        snapshot = yield Need("snapshot")
+        memory.snapshot = memory.snapshot or (yield from _snapshot(memory))
     except StoreUnavailable:
-        known = False
+        # A process that knows already that it has none waits for nothing, and may find Redis answering again.
+        memory.store_failed |= time.monotonic() - began > conf.store_timeout / 2
         if conf.on_failure == "closed" and not _spared(facts, door):
             return (yield from _conclude(facts, door, NO_SNAPSHOT))
-    decision = yield from evaluate(_ask(facts, door, snapshot))
-    if not known and door.rules is None:
+    decision = yield from evaluate(_ask(facts, door, memory.snapshot or EMPTY))
+    if memory.snapshot is None and door.rules is None:
         decision = replace(decision, degraded=True)
     return (yield from _conclude(facts, door, decision))
+
+
+def _snapshot(memory: Memory) -> Any:
+    """Ask for the snapshot, unless this request has already waited for Redis in vain."""
+    if memory.store_failed:
+        msg = "Redis did not answer this request before"
+        raise StoreUnavailable(msg)
+    return (yield Need("snapshot"))
 
 
 def _spared(facts: Any, door: Door) -> bool:

@@ -118,10 +118,14 @@ class Limit:
         return Door(sender=sender, rules=[rule] if rule.covers_method(request.method) else [])
 
     def _rule(self, group: str, rates: tuple[Rate, ...]) -> Rule:
-        methods = ",".join(sorted(self.methods))
+        methods, written = ",".join(sorted(self.methods)), self.written
+        if not isinstance(
+            self.rate, str
+        ):  # Rates that change keep a log for each period: none cuts another short.
+            written = "callable:" + ",".join(str(rate.period_us) for rate in rates)
         return Rule(
             name=group,
-            slot=f"@{group}:{self.written}:{methods}" if methods else f"@{group}:{self.written}",
+            slot=f"@{group}:{written}:{methods}" if methods else f"@{group}:{written}",
             rates=rates,
             sources=self.sources,
             methods=self.methods,

@@ -131,6 +131,8 @@ def is_shared(response: HttpResponseBase) -> bool:
     control = {
         part.strip().partition("=")[0].lower() for part in response.get("Cache-Control", "").split(",")
     }
+    if control & {"public", "s-maxage"}:
+        return True
     if control & {"no-store", "private"}:
         return False
-    return bool(control & {"public", "s-maxage", "max-age"}) or response.has_header("Expires")
+    return "max-age" in control or response.has_header("Expires")

@@ -25,14 +25,14 @@ def route_of(request: HttpRequest) -> Route:
 def _route(urlconf: Any, path: str, _language: str | None) -> Route:
     """Resolve a path once; the language counts, since `i18n_patterns` resolve by it."""
     canonical = canonical_path(path)
+    literal = canonical_path(path, dots=False) if "/." in path else ""
     try:
         match = resolve(path, urlconf)
     except Resolver404:
-        return Route("", canonical)
+        return Route("", canonical, literal=literal)
     view_class = getattr(match.func, "cls", None)
-    return Route(
-        match.view_name, canonical, hasattr(view_class, "get_throttles"), _admin_root(match, urlconf)
-    )
+    is_drf = hasattr(view_class, "get_throttles")
+    return Route(match.view_name, canonical, is_drf, _admin_root(match, urlconf), literal)
 
 
 def _admin_root(match: ResolverMatch, urlconf: Any) -> str:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
@@ -78,10 +78,16 @@ class SnapshotCache:
         if found is None:
             self._tried.wait(conf.store_timeout)
             found = self.known()
-        if found is None:
-            msg = "this process has no snapshot of the rules yet"
-            raise StoreUnavailable(msg)
-        return found
+        return found or self.none_yet()
+
+    def is_settled(self) -> bool:
+        """Whether there is a snapshot, or nothing to wait for any more."""
+        return self.known() is not None or self._tried.is_set()
+
+    def none_yet(self) -> NoReturn:
+        """Raise StoreUnavailable."""
+        msg = "this process has no snapshot of the rules yet"
+        raise StoreUnavailable(msg)
 
     def override(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Decide by this snapshot instead (for tests), None: by the real one again. Gives the one before."""
@@ -189,6 +195,7 @@ def _is_change(change: dict[str, Any]) -> bool:
 
 _cache = SnapshotCache()
 known, current, now_us = _cache.known, _cache.current, _cache.now_us
+is_settled, none_yet = _cache.is_settled, _cache.none_yet
 frozen_now, travel = _cache.frozen_now, _cache.travel
 refresh, override, forget = _cache.refresh, _cache.override, _cache.forget
 if hasattr(os, "register_at_fork"):

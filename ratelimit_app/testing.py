@@ -36,6 +36,7 @@ _FIELDS = (
     "mode",
     "on_failure",
 )
+_TIMES = {"starts_at": "starts_us", "ends_at": "ends_us"}
 
 
 class override_rules(TestContextDecorator):  # noqa: N801 - used like a function, as override_settings is
@@ -67,8 +68,19 @@ class override_rules(TestContextDecorator):  # noqa: N801 - used like a function
 
 def _row(rule: Any, number: int) -> dict[str, Any]:
     if isinstance(rule, dict):
-        return {"name": f"rule-{number}", "key": "ip"} | rule
-    return {name: getattr(rule, name) for name in _FIELDS}
+        row = {"name": f"rule-{number}", "key": "ip"} | rule
+    else:
+        row = {name: getattr(rule, name) for name in (*_FIELDS, *_TIMES)}
+    unknown = sorted(row.keys() - {*_FIELDS, *_TIMES})
+    if unknown:
+        msg = f"{unknown[0]!r} is no field of a rule: expected some of {', '.join((*_FIELDS, *_TIMES))}."
+        raise ValueError(msg)
+    times = {_TIMES[name]: _microseconds(row.pop(name, None)) for name in _TIMES}
+    return row | times
+
+
+def _microseconds(instant: Any) -> int:
+    return 0 if instant is None else round(instant.timestamp() * 1_000_000)
 
 
 class disable_limits(TestContextDecorator):  # noqa: N801

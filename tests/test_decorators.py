@@ -420,3 +420,14 @@ def test_response_that_becomes_public_loses_the_numbers(rules: Any) -> None:
     rules({"rate": "600/m"})
     answer = Client().get("/public/")
     assert not [name for name in answer.headers if "ratelimit" in name.lower()]
+
+
+def test_callable_rates_of_one_group_keep_their_windows(rules: Any) -> None:
+    """A callable rate of a short period neither hides nor cuts short that of a long one."""
+    rules()
+    fast = ratelimit(key="ip", rate=lambda group, request: "100/s", group="shared")
+    slow = ratelimit(key="ip", rate=lambda group, request: "2/h", group="shared")
+    view, other = fast(slow(passed)), fast(passed)
+    assert [200, 200, 429] == [view(_request()).status_code for _ in range(3)]
+    assert other(_request()).status_code == 200
+    assert slow(passed)(_request()).status_code == 429

@@ -226,3 +226,34 @@ def test_denied_request_only_looks_afterwards(rules: Any, valkey: Any) -> None:
     assert not valkey.exists("rl:1:{ip:127.0.0.1}:b")
     offences.flush()
     assert [("a", 1)] == [(label, count) for _, label, count in offences.counts("ip:127.0.0.1")]
+
+
+def test_peek_with_another_period_changes_nothing(rules: Any) -> None:
+    """A look with a short window does not cut a long one's log short."""
+    rules()
+    for _ in range(2):
+        acquire(IP, "2/h", group="g")
+    peek(IP, "5/1ms", group="g")
+    assert not acquire(IP, "2/h", group="g").allowed
+
+
+def test_reset_header_of_a_great_cost_is_the_window(rules: Any) -> None:
+    """Units of one charge do not add a second to what clients are told."""
+    from ratelimit_app.core.headers import limit_headers
+
+    rules()
+    ruling = acquire(IP, "9/m", group="g", cost=5).ruling
+    assert ruling is not None
+    assert limit_headers(ruling, "legacy")["X-RateLimit-Reset"] == "60"
+
+
+@pytest.mark.parametrize(
+    "raw", ["device:a%b", "device:a+b", "device:{x}", "device:" + "x" * 90, "alice smith"]
+)
+def test_copied_identity_is_the_one_it_was_copied_from(rules: Any, raw: str) -> None:
+    """The text of a decision, typed again, names the same log."""
+    rules()
+    acquire(raw, "1/m", group="g")
+    shown = acquire(raw, "1/m", group="g").identity
+    assert not peek(shown, "1/m", group="g").allowed
+    assert reset(shown) == 1

@@ -441,3 +441,10 @@ async def test_check_of_a_body_too_large_raises(
     client = kind()
     post = client.post if iscoroutinefunction(client.post) else sync_to_async(client.post)
     assert (await post(url, **LARGE)).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/plain/../elsewhere", "/plain/%2e%2e/elsewhere", "/elsewhere/../plain/x"])
+def test_dot_segments_do_not_lead_out_of_a_prefix(rules: Any, path: str) -> None:
+    """C145: Django hands them to the view unresolved, so that both readings of them count."""
+    rules({"rate": "0/s", "route": "/plain"})
+    assert Client().get(path).status_code == 429

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.core.cache import cache as django_cache
-from django.test import AsyncClient, Client, SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django.test import (
+    AsyncClient,
+    Client,
+    RequestFactory,
+    SimpleTestCase,
+    TestCase,
+    TransactionTestCase,
+    override_settings,
+)
+from django.utils import timezone
 
-from ratelimit_app import acquire, testing
+from ratelimit_app import acquire, check, testing
 from ratelimit_app.conf import conf
 from ratelimit_app.core.rates import RateError
 from ratelimit_app.core.rules import RuleError
@@ -195,3 +205,12 @@ def test_the_fixture_that_disables_when_asked_for_lets_all_pass(
 def test_the_fixture_that_clears_when_asked_for_begins_without_keys(clear_limits: None, valkey: Any) -> None:
     """No key of ours before the test."""
     assert [] == valkey.keys(f"{conf.keys.root}:*")
+
+
+def test_override_rules_knows_schedules_and_refuses_unknown_fields() -> None:
+    """A rule of tomorrow sleeps today; a misspelt field is no rule for everything."""
+    tomorrow = timezone.now() + timedelta(days=1)
+    with testing.override_rules({"rate": "0/s", "starts_at": tomorrow}):
+        assert check(RequestFactory().get("/")).allowed
+    with pytest.raises(ValueError, match="'rout'"):
+        testing.override_rules({"rate": "1/m", "rout": "/nothing"})

@@ -71,6 +71,8 @@ class Memory:
 
     allowlisted: bool = False
     denied: Decision | None = None
+    snapshot: Snapshot | None = None
+    store_failed: bool = False
     charged: dict[bytes, int] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)
     results: dict[tuple[str, str, float], RuleResult] = field(default_factory=dict)
@@ -166,10 +168,13 @@ def _ask_store(ask: Ask) -> Flow:
     demands = list(_demands(ask))
     if not marks and not demands:
         return NO_RULE
+    if ask.memory.store_failed:
+        return _unavailable(ask, marks, demands)  # Once for a request is what the budget has.
     try:
         reply = yield decide_call(ask.keys, marks, demands, ask.frozen_now)
         decision = read_reply(reply, marks, demands)
     except StoreUnavailable:
+        ask.memory.store_failed = True
         return _unavailable(ask, marks, demands)
     ask.memory.remember(marks, decision)
     return decision

@@ -18,7 +18,8 @@ def seconds(value: float) -> int:
 
 def limit_headers(result: RuleResult, style: str | None) -> dict[str, str]:
     """Write the headers that describe one rule's result; resets are seconds from now, never timestamps."""
-    reset = str(ceil(max(result.reset_after, 0.0)))
+    # Units of one charge have stamps of their own, microseconds apart: they do not make a second.
+    reset = str(ceil(round(max(result.reset_after, 0.0), 3)))
     headers = {}
     if style in ("ietf", "both"):
         name = _quoted(result.rule)

@@ -20,21 +20,23 @@ class Route:
 
     `view_name`: blank when the path leads nowhere. `path`: canonical. `is_drf`: its view has DRF's throttles.
     `admin_root`: canonical path of the admin site when the view is one of its own, else blank.
+    `literal`: the path with its dot segments, which Django does not resolve; blank without any.
     """
 
     view_name: str
     path: str
     is_drf: bool = False
     admin_root: str = ""
+    literal: str = ""
 
 
-def canonical_path(path: str) -> str:
-    """Fold what spells the same place: letter case, doubled slashes, dot segments."""
+def canonical_path(path: str, *, dots: bool = True) -> str:
+    """Fold what spells the same place: letter case, doubled slashes, and dot segments unless `dots` is False."""
     parts: list[str] = []
     for part in path.casefold().split("/"):
-        if part == "..":
+        if dots and part == "..":
             parts = parts[:-1]
-        elif part not in ("", "."):
+        elif part and not (dots and part == "."):
             parts.append(part)
     return "/" + "/".join(parts) + ("/" if parts and path.endswith("/") else "")
 
@@ -46,7 +48,7 @@ def select(snapshot: Snapshot, route: Route, method: str, *, scope: str, scopele
     if prefixes is None:
         written = {rule.route for rule in snapshot.rules if rule.route.startswith("/")}
         table["prefixes"] = prefixes = {prefix: canonical_path(prefix) for prefix in written}
-    hits = frozenset(text for text, prefix in prefixes.items() if _starts(route.path, prefix))
+    hits = frozenset(text for text, prefix in prefixes.items() if _starts(route, prefix))
     method = method if method in METHODS else "?"
     key = (route.view_name, hits, method, scope, scopeless, route.admin_root)
     rules = table.get(key)
@@ -63,9 +65,14 @@ def select(snapshot: Snapshot, route: Route, method: str, *, scope: str, scopele
     return rules
 
 
-def _starts(path: str, prefix: str) -> bool:
-    """A prefix that ends with a slash also stands for the same path without it."""
-    return path.startswith(prefix) or path + "/" == prefix
+def _starts(route: Route, prefix: str) -> bool:
+    """
+    A prefix that ends with a slash also stands for the same path without it.
+
+    Django hands dot segments to the view as they are, so that both readings of them count.
+    """
+    paths = (route.path, route.literal or route.path)
+    return any(path.startswith(prefix) or path + "/" == prefix for path in paths)
 
 
 def _covers_route(rule: Rule, route: Route, hits: frozenset[str]) -> bool:

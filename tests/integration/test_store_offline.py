@@ -252,3 +252,15 @@ def test_outage_is_logged_once(point_at: Any, rules: Any, caplog: Any) -> None:
         Client().get("/plain/")
     lines = [record for record in caplog.records if "store_degraded" in record.getMessage()]
     assert len(lines) == 1
+
+
+def test_many_doors_cost_one_timeout(broken: str) -> None:
+    """C121: the middleware's passes, a decorator and a function share one budget for a request."""
+    started = time.monotonic()
+    Client().get("/by-setting/")
+    assert time.monotonic() - started < BUDGET + SLACK
+    request = RequestFactory().get("/")
+    started = time.monotonic()
+    for scope in ("o", "c", "api"):
+        check(request, scope=scope)
+    assert time.monotonic() - started < BUDGET + SLACK

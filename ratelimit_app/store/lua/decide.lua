@@ -33,15 +33,21 @@ if marks > 0 and call('EXISTS', unpack(KEYS, 1, marks)) > 0 then
 end
 
 -- A key of another type counts as absent: it is dropped when the rule charges. Other errors are the caller's.
+-- A look changes nothing: who peeks with another period must not cut the log short.
 local foreign = {}
-local function count(key, period)
-  local gone = pcall_('ZREMRANGEBYSCORE', key, '-inf', now - period)
-  if type(gone) == 'table' then
-    if not string.find(gone.err, 'WRONGTYPE', 1, true) then return nil, gone end
+local function count(key, period, look)
+  local found
+  if look then
+    found = pcall_('ZCOUNT', key, string.format('(%.0f', now - period), '+inf')
+  else
+    found = pcall_('ZREMRANGEBYSCORE', key, '-inf', now - period)
+  end
+  if type(found) == 'table' then
+    if not string.find(found.err, 'WRONGTYPE', 1, true) then return nil, found end
     foreign[key] = true
     return 0
   end
-  return call('ZCARD', key)
+  return look and found or call('ZCARD', key)
 end
 
 local function stamp(key, index)
@@ -69,7 +75,7 @@ for i = 1, rules do
   if starts > now or (ends > 0 and ends <= now) then
     state[i] = 2
   else
-    local n, failure = count(key, period)
+    local n, failure = count(key, period, flags > 1)
     if failure then return failure end
     found[i] = n
     if cost > 0 and n + cost > limit then
@@ -97,7 +103,7 @@ for i = 1, rules do
       if call('PTTL', key) == -1 then call('PEXPIRE', key, math.ceil(reset / 1000) + 1) end
     end
     if state[i] == 1 then
-      retry = cost > limit and -1 or stamp(key, n - limit + cost - 1) + period - now
+      retry = cost > limit and -1 or stamp(key, cost - limit - 1) + period - now
     end
   end
   reply[i + 1] = struct.pack('<Bdddd', state[i], remaining, retry, reset, at)
