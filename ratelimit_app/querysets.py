@@ -43,7 +43,8 @@ class PublishedQuerySet(models.QuerySet[Any]):
         self._for_write = True
         with transaction.atomic(using=self.db, savepoint=False):
             made = super().bulk_create(rows, *args, **kwargs)
-            self._changed(self._identities_of(rows))
+            # Rows that were written over may have been anybody's: then all is published.
+            self._changed(None if kwargs.get("update_conflicts") else self._identities_of(rows))
         return made
 
     def bulk_update(self, objs: Iterable[Any], fields: Iterable[str], *args: Any, **kwargs: Any) -> int:
@@ -56,8 +57,8 @@ class PublishedQuerySet(models.QuerySet[Any]):
             self._changed(self._identities_of(rows))
         return count
 
-    def _changed(self, identities: Sequence[str]) -> None:
-        known = identities if len(identities) <= MAX_IDENTITIES else None
+    def _changed(self, identities: Sequence[str] | None) -> None:
+        known = identities if identities is not None and len(identities) <= MAX_IDENTITIES else None
         rows_changed.send(sender=self.model, using=self.db, identities=known)
 
     def _identities(self) -> dict[Any, str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ratelimit_app")
 
+BLACKLIST = "ratelimit_app.blacklistentry"
 _LABELS = {
     f"ratelimit_app.{name}"
     for name in ("rule", "promotionpolicy", "promotionpolicy_rules", "blacklistentry", "allowlistentry")
@@ -89,10 +90,22 @@ def _on_class_prepared(sender: type[Model], **_: Any) -> None:
     _listen(sender)
 
 
-def _on_saving(instance: Any, *, raw: bool, **_: Any) -> None:
+def _on_saving(instance: Any, *, raw: bool, using: str, **_: Any) -> None:
     """`loaddata` does not call `save`, which brings a row into its form."""
     if raw and hasattr(instance, "prepare"):
         instance.prepare()
+    if _label(type(instance)) == BLACKLIST and instance.pk is not None and not _before(instance):
+        instance.loaded_identity = _in_database(instance, using)
+
+
+def _before(instance: Any) -> str | None:
+    return getattr(instance, "loaded_identity", None)
+
+
+def _in_database(instance: Any, using: str) -> str | None:
+    """Give whom a row bans that is about to be written over by an instance that was not loaded from it."""
+    rows = type(instance)._base_manager.using(using).filter(pk=instance.pk)  # noqa: SLF001 - public, as above
+    return next((f"{kind}:{value}" for kind, value in rows.values_list("kind", "value")), None)
 
 
 def _on_saved(instance: Any, *, created: bool, using: str, raw: bool, **_: Any) -> None:
@@ -137,10 +150,10 @@ def _has_tables(using: str) -> bool:
 
 
 def _identities(instance: Any) -> list[str]:
-    if _label(type(instance)) != "ratelimit_app.blacklistentry":
+    if _label(type(instance)) != BLACKLIST:
         return []
     identities = [f"{instance.kind}:{instance.value}"]
-    before = getattr(instance, "loaded_identity", None)
+    before = _before(instance)
     return [*identities, before] if before else identities
 
 

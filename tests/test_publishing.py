@@ -538,3 +538,22 @@ def test_publishing_when_the_transaction_is_open_sees_what_it_wrote(valkey: Any)
         assert not valkey.exists(conf.keys.snapshot)
         publishing.publish()
         assert ["a"] == [rule["name"] for rule in body(valkey)["rules"]]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("way", ["an instance that was not loaded", "a deferred one", "bulk_create over it"])
+def test_a_ban_that_moves_to_another_identity_leaves_the_first(way: str, valkey: Any) -> None:
+    """C95, C96: whoever the row banned before is free on commit, however the row is written over."""
+    row = BlacklistEntry.objects.create(kind="user", value="1")
+    assert valkey.exists("rl:1:{user:1}!mark")
+    if way == "an instance that was not loaded":
+        BlacklistEntry(pk=row.pk, kind="user", value="2").save()
+    elif way == "a deferred one":
+        deferred = BlacklistEntry.objects.only("reason").get()
+        deferred.value = "2"
+        deferred.save()
+    else:
+        moved = BlacklistEntry(pk=row.pk, kind="user", value="2")
+        fields = {"unique_fields": ["id"], "update_fields": ["value"]}
+        BlacklistEntry.objects.bulk_create([moved], update_conflicts=True, **fields)
+    assert (0, 1) == (valkey.exists("rl:1:{user:1}!mark"), valkey.exists("rl:1:{user:2}!mark"))
