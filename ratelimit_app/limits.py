@@ -64,6 +64,7 @@ class Limit:
         try:
             self.rate = _imported(rate, "rate")
             self._check(key, on_failure)
+            self._check_types()
             self.sources, self.key_function = read_key(key)
             names = [method] if isinstance(method, str) else method
             self.methods = parse_methods(",".join(names)) if names else frozenset()
@@ -74,6 +75,21 @@ class Limit:
         except ValueError as error:
             msg = f"ratelimit: {error}"
             raise LimitError(msg) from error
+
+    def _check_types(self) -> None:
+        if isinstance(self.rate, tuple):
+            self.rate = (
+                str(rate_of(*self.rate)) if len(self.rate) == len(("limit", "seconds")) else str(self.rate)
+            )
+        if not (self.rate is None or isinstance(self.rate, str) or callable(self.rate)):
+            msg = f"ratelimit: rate={self.rate!r}: expected text such as '5/m', (limit, seconds), a callable or None."
+            raise LimitError(msg)
+        if self.group is not None and (type(self.group) is not str or not self.group):
+            msg = f"ratelimit: group={self.group!r}: expected a name, or None for the view itself."
+            raise LimitError(msg)
+        if self.burst is not None and (type(self.burst) is not int or self.burst < 1):
+            msg = f"ratelimit: burst={self.burst!r}: expected a whole number from 1, or None."
+            raise LimitError(msg)
 
     @property
     def is_escaped(self) -> bool:

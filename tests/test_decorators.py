@@ -328,6 +328,11 @@ def key_of(group: str, request: HttpRequest) -> str:
         ({"key": "ip", "rate": "5/m", "algorithm": "magic"}, "sliding_window"),
         ({"key": "ip", "rate": "5/m", "on_failure": "maybe"}, "open"),
         ({"key": "ip", "rate": "20000/m"}, "10,000"),
+        ({"key": "ip", "rate": 5}, "rate=5"),
+        ({"key": "ip", "rate": (5, 0)}, "not a rate"),
+        ({"key": "ip", "rate": "5/m", "burst": "x"}, "burst='x'"),
+        ({"key": "ip", "rate": "5/m", "burst": 0}, "burst=0"),
+        ({"key": "ip", "rate": "5/m", "group": 5}, "group=5"),
     ],
 )
 def test_bad_argument_is_refused_when_the_view_is_decorated(arguments: dict[str, Any], wanted: str) -> None:
