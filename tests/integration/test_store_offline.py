@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUDGET = 0.1
-SLACK = 0.25
+SLACK = 0.5
 
 
 @ratelimit(key="ip", rate="3/m")
@@ -261,6 +261,6 @@ def test_many_doors_cost_one_timeout(broken: str) -> None:
     assert time.monotonic() - started < BUDGET + SLACK
     request = RequestFactory().get("/")
     started = time.monotonic()
-    for scope in ("o", "c", "api"):
+    for scope in ("o", "c", "api") * 4:
         check(request, scope=scope)
     assert time.monotonic() - started < BUDGET + SLACK

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-SLACK = 0.15
+SLACK = 0.5  # a loaded machine must not turn a test red; without a deadline the waits are far longer
 # The threads that refresh and flush beside the requests may connect at any time.
 BESIDE = 2
 PARSERS = ["redis._parsers.hiredis._HiredisParser", "redis._parsers.resp3._RESP3Parser"]
@@ -166,7 +166,7 @@ def test_many_threads_when_the_server_is_silent_wait_one_deadline(fake: FakeServ
     fake.greeting = lambda command: None
     began = time.monotonic()
     in_threads(50, lambda _: unavailable_somehow())
-    assert time.monotonic() - began < TIMEOUT + 5 * SLACK
+    assert time.monotonic() - began < TIMEOUT + 2 * SLACK
 
 
 def unavailable_somehow() -> None:

@@ -26,7 +26,7 @@ from tests.store.garbage import BROKEN, ERRORS, GOOD, LATE, ODD
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-SLACK = 0.15
+SLACK = 0.5  # a loaded machine must not turn a test red; without a deadline the waits are far longer
 # The threads that refresh and flush beside the requests may connect at any time.
 BESIDE = 2
 
