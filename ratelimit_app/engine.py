@@ -97,7 +97,7 @@ async def _asnapshot() -> Any:
     deadline = time.monotonic() + conf.store_timeout
     while not snapshot_cache.is_settled() and time.monotonic() < deadline:  # noqa: ASYNC110 - a thread sets it
         await asyncio.sleep(FIRST_LOOK)
-    return snapshot_cache.known() or snapshot_cache.none_yet()
+    return snapshot_cache.current(wait_s=0.0)
 
 
 async def _acall(call: ScriptCall) -> Any:

@@ -166,14 +166,25 @@ def code_rule(group: str, rate: str, algorithm: str, burst: int | None, slot: st
     return Rule(name=group, slot=slot, rates=rates, algorithm=algorithm, burst=burst)
 
 
-def _acquire_door(
-    sender: Any, group: str, rate: str, *, algorithm: str, burst: int | None, cost: int
-) -> Door:
+def _acquire(  # noqa: PLR0913 - what the four functions take
+    sender: Any,
+    identity: str,
+    rate: str | None,
+    *,
+    group: str,
+    algorithm: str,
+    cost: int,
+    burst: int | None,
+) -> Flow:
+    """Decide a rate for an identity that code names; all four functions are this flow."""
+    if rate is None:
+        return NO_RULE
     if type(group) is not str or not group:
         msg = f"group={group!r}: expected a name for what is limited, such as 'login'."
         raise ValueError(msg)
     rule = code_rule(group, rate, algorithm, burst, f"@{group}")
-    return Door(sender=sender, rules=[rule], units=_whole(cost), look=sender is peek or cost == 0)
+    door = Door(sender=sender, rules=[rule], units=_whole(cost), look=sender is peek or cost == 0)
+    return (yield from pass_door(IdentityFacts(identity), door))
 
 
 def acquire(
@@ -192,12 +203,8 @@ def acquire(
     `group`: what is limited; identities are counted for each group on its own.
     Raises ValueError for a bad identity, rate, group or cost.
     """
-    if rate is None:
-        return NO_RULE
-    facts = IdentityFacts(identity)
     return engine.run(
-        pass_door(facts, _acquire_door(acquire, group, rate, algorithm=algorithm, burst=burst, cost=cost)),
-        facts,
+        _acquire(acquire, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
     )
 
 
@@ -211,12 +218,8 @@ async def aacquire(
     burst: int | None = None,
 ) -> Decision:
     """Like acquire, for async code."""
-    if rate is None:
-        return NO_RULE
-    facts = IdentityFacts(identity)
     return await engine.arun(
-        pass_door(facts, _acquire_door(acquire, group, rate, algorithm=algorithm, burst=burst, cost=cost)),
-        facts,
+        _acquire(acquire, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
     )
 
 
@@ -230,11 +233,8 @@ def peek(
     burst: int | None = None,
 ) -> Decision:
     """Tell what acquire would answer, charging nothing. Arguments and errors are those of acquire."""
-    if rate is None:
-        return NO_RULE
-    facts = IdentityFacts(identity)
     return engine.run(
-        pass_door(facts, _acquire_door(peek, group, rate, algorithm=algorithm, burst=burst, cost=cost)), facts
+        _acquire(peek, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
     )
 
 
@@ -248,11 +248,8 @@ async def apeek(
     burst: int | None = None,
 ) -> Decision:
     """Like peek, for async code."""
-    if rate is None:
-        return NO_RULE
-    facts = IdentityFacts(identity)
     return await engine.arun(
-        pass_door(facts, _acquire_door(peek, group, rate, algorithm=algorithm, burst=burst, cost=cost)), facts
+        _acquire(peek, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
     )
 
 

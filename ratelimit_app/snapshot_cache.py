@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
@@ -72,22 +72,24 @@ class SnapshotCache:
         self._periodic.start()
         return self._override or self._snapshot
 
-    def current(self) -> Snapshot:
-        """Give the snapshot; the first request waits `STORE_TIMEOUT` for it. Raises StoreUnavailable for none."""
+    def current(self, wait_s: float | None = None) -> Snapshot:
+        """
+        Give the snapshot; a process's first request waits up to `wait_s` seconds for it, None: `STORE_TIMEOUT`.
+
+        Raises StoreUnavailable when there is none then.
+        """
         found = self.known()
         if found is None:
-            self._tried.wait(conf.store_timeout)
+            self._tried.wait(conf.store_timeout if wait_s is None else wait_s)
             found = self.known()
-        return found or self.none_yet()
+        if found is None:
+            msg = "this process has no snapshot of the rules yet"
+            raise StoreUnavailable(msg)
+        return found
 
     def is_settled(self) -> bool:
         """Whether there is a snapshot, or nothing to wait for any more."""
         return self.known() is not None or self._tried.is_set()
-
-    def none_yet(self) -> NoReturn:
-        """Raise StoreUnavailable."""
-        msg = "this process has no snapshot of the rules yet"
-        raise StoreUnavailable(msg)
 
     def override(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Decide by this snapshot instead (for tests), None: by the real one again. Gives the one before."""
@@ -195,7 +197,7 @@ def _is_change(change: dict[str, Any]) -> bool:
 
 _cache = SnapshotCache()
 known, current, now_us = _cache.known, _cache.current, _cache.now_us
-is_settled, none_yet = _cache.is_settled, _cache.none_yet
+is_settled = _cache.is_settled
 frozen_now, travel = _cache.frozen_now, _cache.travel
 refresh, override, forget = _cache.refresh, _cache.override, _cache.forget
 if hasattr(os, "register_at_fork"):
