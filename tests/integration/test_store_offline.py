@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUDGET = 0.1
-SLACK = 0.5
+SLACK = 1.5  # for a loaded machine; what each test would take without the budget is longer
 
 
 @ratelimit(key="ip", rate="3/m")
@@ -197,7 +197,7 @@ async def test_async_functions_never_raise(broken: str) -> None:
 
 def test_many_rules_cost_one_timeout(broken: str, rules: Any) -> None:
     """C121: one deadline for all Redis work of one decision, not one for each rule."""
-    rules(*({"rate": "3/m", "name": f"r{n}"} for n in range(10)))
+    rules(*({"rate": "3/m", "name": f"r{n}"} for n in range(40)))
     started = time.monotonic()
     assert Client().get("/plain/").status_code == 200
     assert time.monotonic() - started < BUDGET + SLACK
@@ -239,7 +239,7 @@ def test_decisions_come_from_redis_again_after_an_outage(point_at: Any, rules: A
     rules({"rate": "3/m", "name": "plain", "on_failure": "closed"})
     point_at(_free_port())
     assert [503, 503] == [Client().get("/plain/").status_code for _ in range(2)]
-    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "default"}
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "default", "STORE_TIMEOUT": 2.0}
     assert [200, 200] == [Client().get("/plain/").status_code for _ in range(2)]
     assert told == ["degraded", "recovered"]
 
@@ -261,6 +261,6 @@ def test_many_doors_cost_one_timeout(broken: str) -> None:
     assert time.monotonic() - started < BUDGET + SLACK
     request = RequestFactory().get("/")
     started = time.monotonic()
-    for scope in ("o", "c", "api") * 4:
+    for scope in ("o", "c", "api") * 12:
         check(request, scope=scope)
     assert time.monotonic() - started < BUDGET + SLACK
