@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ratelimit_app import engine
 from ratelimit_app.conf import conf
 from ratelimit_app.core.decision import Decision, Verdict
+from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import LimitError
-from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.limits import ALL, Limit, RateSource, group_of, with_methods
 from ratelimit_app.requests import RequestFacts, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ratelimit_app.core.evaluation import Door
     from ratelimit_app.core.rules import KeyFunction
 
 NEVER = -1
@@ -80,7 +81,7 @@ def get_usage(  # noqa: PLR0913, PLR0917 - django-ratelimit's own signature
         return None
     facts = facts_of(request)
     door = _door(facts, group or group_of(fn, None), key, rate, method)
-    if door is None or not door.rules:
+    if door is None or door.plan is None or not door.plan.rules:
         return None
     return _usage(_decide(facts, door, increment))
 
@@ -109,12 +110,11 @@ def _door(facts: RequestFacts, group: str, key: Any, rate: RateSource, method: A
 def _decide(facts: RequestFacts, door: Door, increment: bool) -> Decision:
     """Each call counts, as the caller says so, even where another one has charged this request."""
     memory = facts.memory
-    before, memory.charged = memory.charged, {}
+    before, memory.decisions = memory.decisions, ()
     try:
         return engine.run(pass_door(facts, replace(door, look=not increment)), facts)
     finally:
-        for charged, units in before.items():
-            memory.charged[charged] = memory.charged.get(charged, 0) + units
+        memory.decisions = before + memory.decisions
 
 
 def _usage(decision: Decision) -> Usage | None:

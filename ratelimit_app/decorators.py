@@ -11,8 +11,8 @@ from asgiref.sync import iscoroutinefunction
 
 from ratelimit_app import engine
 from ratelimit_app.conf import conf
+from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge, LimitError, Ratelimited
-from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.limits import ALL, Limit, RateSource, decorating, group_of, with_methods
 from ratelimit_app.requests import RequestFacts, facts_of
 from ratelimit_app.responses import add_headers, denial, too_large
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ratelimit_app.core.decision import Decision
+    from ratelimit_app.core.evaluation import Door
     from ratelimit_app.core.rules import KeyFunction
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -133,7 +134,7 @@ def _opening(view: Any, limit: Limit, args: tuple[Any, ...]) -> tuple[Any, Reque
         msg = f"ratelimit: {view!r} was called without a request: decorate views and their methods only."
         raise LimitError(msg)
     facts = facts_of(request)
-    facts.request.limited = getattr(facts.request, "limited", False)  # type: ignore[attr-defined]
+    facts.request.limited = getattr(facts.request, "limited", False)
     group = limit.group or group_of(view, _owner(view, args))
     return request, facts, limit.door(facts.request, group, view)
 
@@ -141,7 +142,7 @@ def _opening(view: Any, limit: Limit, args: tuple[Any, ...]) -> tuple[Any, Reque
 def _answer(request: Any, facts: RequestFacts, decision: Decision | None, block: bool) -> Any:
     if decision is None or decision.allowed:
         return None
-    facts.request.limited = True  # type: ignore[attr-defined]
+    facts.request.limited = True
     if not block:
         return None
     if conf.raise_:
@@ -152,7 +153,7 @@ def _answer(request: Any, facts: RequestFacts, decision: Decision | None, block:
 
 def _refusal(request: Any, facts: RequestFacts, block: bool) -> Any:
     """A body that hides what is counted is over the limit, whoever answers."""
-    facts.request.limited = True  # type: ignore[attr-defined]
+    facts.request.limited = True
     return too_large(facts.request, as_json=_wants_json(request, facts)) if block else None
 
 

@@ -38,7 +38,7 @@ def run(flow: Generator[Any, Any, T], facts: Any = None) -> T:
         step = next(flow)
         while True:
             try:
-                answer = _perform(step, facts)
+                answer = _call(step) if type(step) is ScriptCall else _perform(step, facts)
             except StoreUnavailable as error:
                 step = flow.throw(error)
             else:
@@ -63,8 +63,6 @@ async def arun(flow: Generator[Any, Any, T], facts: Any = None) -> T:
 
 
 def _perform(step: Any, facts: Any) -> Any:
-    if isinstance(step, ScriptCall):
-        return _call(step)
     if isinstance(step, Need):
         return snapshot_cache.current() if step.fact == "snapshot" else facts.learn(step.fact)
     return step.signal.send_robust(step.sender, **step.arguments)

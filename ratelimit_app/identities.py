@@ -12,7 +12,7 @@ from ratelimit_app.core.evaluation import Memory
 from ratelimit_app.core.identity import parse_custom, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
@@ -23,26 +23,25 @@ _READABLE = frozenset({"user", "device", "view", "key"})
 class IdentityFacts:
     """The facts of an identity that code names: itself."""
 
-    __slots__ = ("address", "identity", "memory", "request")
+    __slots__ = ("given", "identity", "memory")
+    request = None
+    is_spared = False
 
     def __init__(self, identity: str) -> None:
-        self.identity = canonical(identity)
-        self.request = None
+        self.given, self.identity = identity, canonical(identity)
         self.memory = Memory()
-        self.address: Address | None = None
-        if self.identity.startswith("ip:"):
-            self.address = parse_address(identity.partition(":")[2].partition("/")[0])
 
     @property
-    def is_spared(self) -> bool:
-        """Not spared by an outage."""
-        return False
+    def address(self) -> Address | None:
+        """The address that the identity names, if it is one: the whole of it, not its network."""
+        is_ip = self.identity.startswith("ip:")
+        return parse_address(self.given[3:].partition("/")[0]) if is_ip else None
 
     def user_identity(self) -> str | None:
         """The identity itself when it is a user's."""
         return next((part for part in split(self.identity) if part.startswith("user:")), None)
 
-    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+    def unknown(self, facts: Sequence[str]) -> Sequence[str]:
         """Nothing: all is known."""
         return ()
 
@@ -50,12 +49,16 @@ class IdentityFacts:
         """The identity itself."""
         return self.identity
 
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Sequence[str]:
         """Its parts that may be blacklisted."""
-        parts = [part for part in split(self.identity) if snapshot.is_marked(part)]
-        if self.address is not None and f"ip:{self.address}" not in parts and "ip" in snapshot.marked_kinds:
-            parts.append(f"ip:{self.address}")
-        return parts
+        identity = self.identity
+        if "+" in identity:
+            return [part for part in split(identity) if snapshot.is_marked(part)]
+        if not snapshot.is_marked(identity):
+            return ()
+        address = self.address
+        whole = identity if address is None else f"ip:{address}"
+        return (identity,) if whole == identity else (identity, whole)
 
 
 def canonical(identity: str) -> str:

@@ -1,134 +1,27 @@
-"""The functions of the app, and what all its doors share: one flow from a request to a decision that is kept."""
+"""The functions of the app: check, acquire, peek, refund and reset, each with an async twin."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ratelimit_app import engine, offences, snapshot_cache
+from ratelimit_app import engine, snapshot_cache
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import StoreUnavailable, refund_call
-from ratelimit_app.core.decision import Decision, Reason, Verdict
-from ratelimit_app.core.evaluation import (
-    ALLOWLISTED,
-    DISABLED,
-    NO_RULE,
-    RETRY_UNAVAILABLE,
-    Ask,
-    Flow,
-    Memory,
-    Need,
-    evaluate,
-    offences_of,
-    recalled,
-)
-from ratelimit_app.core.matching import select
+from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
+from ratelimit_app.core.evaluation import Door
+from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule, check_limits
-from ratelimit_app.core.snapshot import EMPTY, Snapshot
+from ratelimit_app.doors import pass_door
 from ratelimit_app.identities import IdentityFacts, canonical
 from ratelimit_app.requests import facts_of
-from ratelimit_app.signals import request_denied
 from ratelimit_app.store.connection import client, unavailable
 
-NO_SNAPSHOT = Decision(
-    False, Verdict.UNAVAILABLE, Reason.STORE_UNAVAILABLE, retry_after=RETRY_UNAVAILABLE, degraded=True
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """
-    What one door decides.
-
-    `rules`: its own; None: the snapshot's of `scope`, and those without a scope when `scopeless`. `beside`: rules
-    in code that are decided together with these.
-    `users`: which rules and marks: `all` at once, `none` of those that need the user, or `only` those.
-    `late_user`: whether a denial may still ask whether the user is on the allowlist.
-    """
-
-    sender: Any
-    rules: list[Rule] | None = None
-    beside: tuple[Rule, ...] = ()
-    scope: str = ""
-    scopeless: bool = True
-    users: str = "all"
-    late_user: bool = False
-    units: int = 1
-    look: bool = False
-
-
-def pass_door(facts: Any, door: Door) -> Flow:
-    """Decide what a door decides, and keep it: for later doors, the offences and the signal."""
-    if not conf.enabled:
-        return DISABLED
-    memory: Memory = facts.memory
-    began = time.monotonic()
-    try:
-        memory.snapshot = memory.snapshot or (yield from _snapshot(memory))
-    except StoreUnavailable:
-        # A process that knows already that it has none waits for nothing, and may find Redis answering again.
-        memory.store_failed |= time.monotonic() - began > conf.store_timeout / 2
-        if conf.on_failure == "closed" and not _spared(facts, door):
-            return (yield from _conclude(facts, door, NO_SNAPSHOT))
-    decision = yield from evaluate(_ask(facts, door, memory.snapshot or EMPTY))
-    if memory.snapshot is None and door.rules is None:
-        decision = replace(decision, degraded=True)
-    return (yield from _conclude(facts, door, decision))
-
-
-def _snapshot(memory: Memory) -> Any:
-    """Ask for the snapshot, unless this request has already waited for Redis in vain."""
-    if memory.store_failed:
-        msg = "Redis did not answer this request before"
-        raise StoreUnavailable(msg)
-    return (yield Need("snapshot"))
-
-
-def _spared(facts: Any, door: Door) -> bool:
-    """Rules in code need no snapshot, and the admin site stays reachable."""
-    return door.rules is not None or facts.is_spared
-
-
-def _ask(facts: Any, door: Door, snapshot: Snapshot) -> Ask:
-    rules = door.rules
-    if rules is None:
-        method = facts.request.method or "GET"
-        rules = select(snapshot, facts.route, method, scope=door.scope, scopeless=door.scopeless)
-    if door.users != "all":
-        rules = [rule for rule in rules if rule.needs_user == (door.users == "only")]
-    return Ask(
-        rules=[*rules, *door.beside],
-        facts=facts,
-        snapshot=snapshot,
-        keys=conf.keys,
-        now_us=snapshot_cache.now_us(),
-        with_user=door.users != "none",
-        late_user=door.late_user,
-        units=door.units,
-        look=door.look,
-        on_failure=conf.on_failure,
-        frozen_now=snapshot_cache.frozen_now(),
-        memory=facts.memory,
-    )
-
-
-def _conclude(facts: Any, door: Door, decision: Decision) -> Flow:
-    memory: Memory = facts.memory
-    if decision is ALLOWLISTED:
-        memory.allowlisted = True
-    if decision.allowed or door.look:
-        return recalled(memory) if decision is NO_RULE and memory.results else decision
-    first, memory.denied = memory.denied is None, decision
-    if first:
-        offences.record(offences_of(decision))
-        if request_denied.has_listeners(door.sender):
-            arguments = {"request": getattr(facts, "request", None), "decision": decision}
-            yield engine.Announce(request_denied, door.sender, arguments)
-    return decision
+if TYPE_CHECKING:
+    from ratelimit_app.core.decision import Decision
+    from ratelimit_app.core.evaluation import Flow
+    from ratelimit_app.core.keys import Keys
 
 
 def check(request: Any, *, scope: str | None = None, cost: int = 1) -> Decision:
@@ -147,6 +40,7 @@ async def acheck(request: Any, *, scope: str | None = None, cost: int = 1) -> De
     return await engine.arun(pass_door(facts, _check_door(scope, cost)), facts)
 
 
+@lru_cache(maxsize=1_024, typed=True)
 def _check_door(scope: str | None, cost: int) -> Door:
     return Door(sender=check, scope=scope or "", units=_whole(cost))
 
@@ -158,33 +52,43 @@ def _whole(cost: int) -> int:
     return cost
 
 
-@lru_cache(maxsize=4_096)
-def code_rule(group: str, rate: str, algorithm: str, burst: int | None, slot: str) -> Rule:
-    """Make the rule of a call in code. Raises RateError or RuleError."""
-    rates = parse_rates(rate)
-    check_limits(rates, algorithm, 1)
-    return Rule(name=group, slot=slot, rates=rates, algorithm=algorithm, burst=burst)
-
-
-def _acquire(  # noqa: PLR0913 - what the four functions take
-    sender: Any,
-    identity: str,
-    rate: str | None,
-    *,
-    group: str,
-    algorithm: str,
-    cost: int,
-    burst: int | None,
-) -> Flow:
-    """Decide a rate for an identity that code names; all four functions are this flow."""
-    if rate is None:
-        return NO_RULE
+@lru_cache(maxsize=4_096, typed=True)
+def _door(  # noqa: PLR0913, PLR0917 - what the four functions take
+    sender: Any, rate: str, group: str, algorithm: str, cost: int, burst: int | None, keys: Keys
+) -> Door:
+    """Make the door of a call in code. Raises ValueError (RateError, RuleError)."""
     if type(group) is not str or not group:
         msg = f"group={group!r}: expected a name for what is limited, such as 'login'."
         raise ValueError(msg)
-    rule = code_rule(group, rate, algorithm, burst, f"@{group}")
-    door = Door(sender=sender, rules=[rule], units=_whole(cost), look=sender is peek or cost == 0)
-    return (yield from pass_door(IdentityFacts(identity), door))
+    if burst is not None and (type(burst) is not int or burst < 1):
+        msg = f"burst={burst!r}: expected a whole number from 1, or None for the rate's own limit."
+        raise ValueError(msg)
+    _whole(cost)
+    rates = parse_rates(rate)
+    check_limits(rates, algorithm, 1)
+    rule = Rule(name=group, slot=f"@{group}", rates=rates, algorithm=algorithm, burst=burst)
+    look = sender is peek or cost == 0
+    return Door(sender=sender, plan=Plan([rule], keys), units=cost, look=look)
+
+
+def _unlimited() -> Flow:
+    yield from ()
+    return NO_RULE
+
+
+def _flow(  # noqa: PLR0913, PLR0917 - what the four functions take
+    sender: Any, identity: str, rate: str | None, group: str, algorithm: str, cost: int, burst: int | None
+) -> Flow:
+    """Decide a rate for an identity that code names; all four functions are this flow."""
+    facts = IdentityFacts(identity)
+    if rate is None:
+        return _unlimited()
+    try:
+        door = _door(sender, rate, group, algorithm, cost, burst, conf.keys)
+    except TypeError as error:
+        msg = f"rate={rate!r}, group={group!r}, cost={cost!r}: expected text, text and a whole number ({error})."
+        raise ValueError(msg) from error
+    return pass_door(facts, door)
 
 
 def acquire(
@@ -203,9 +107,7 @@ def acquire(
     `group`: what is limited; identities are counted for each group on its own.
     Raises ValueError for a bad identity, rate, group or cost.
     """
-    return engine.run(
-        _acquire(acquire, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
-    )
+    return engine.run(_flow(acquire, identity, rate, group, algorithm, cost, burst))
 
 
 async def aacquire(
@@ -218,9 +120,7 @@ async def aacquire(
     burst: int | None = None,
 ) -> Decision:
     """Like acquire, for async code."""
-    return await engine.arun(
-        _acquire(acquire, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
-    )
+    return await engine.arun(_flow(acquire, identity, rate, group, algorithm, cost, burst))
 
 
 def peek(
@@ -233,9 +133,7 @@ def peek(
     burst: int | None = None,
 ) -> Decision:
     """Tell what acquire would answer, charging nothing. Arguments and errors are those of acquire."""
-    return engine.run(
-        _acquire(peek, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
-    )
+    return engine.run(_flow(peek, identity, rate, group, algorithm, cost, burst))
 
 
 async def apeek(
@@ -248,9 +146,7 @@ async def apeek(
     burst: int | None = None,
 ) -> Decision:
     """Like peek, for async code."""
-    return await engine.arun(
-        _acquire(peek, identity, rate, group=group, algorithm=algorithm, cost=cost, burst=burst)
-    )
+    return await engine.arun(_flow(peek, identity, rate, group, algorithm, cost, burst))
 
 
 def refund(decision: Decision) -> int:
@@ -268,9 +164,11 @@ async def arefund(decision: Decision) -> int:
 
 
 def _refund(decision: Decision) -> Any:
-    charges, decision.charges[:] = list(decision.charges), []
+    charges = [charge for charge in decision.charges if not charge.refunded]
     if not charges:
         return 0
+    for charge in charges:
+        charge.refunded = True
     try:
         return (yield refund_call(charges, snapshot_cache.frozen_now()))
     except StoreUnavailable:

@@ -10,11 +10,13 @@ from weakref import WeakKeyDictionary
 
 from django.utils.module_loading import import_string
 
+from ratelimit_app.conf import conf
+from ratelimit_app.core.evaluation import Door
 from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
+from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import MAX_PERIOD_US, Rate, RateError, parse_rates
 from ratelimit_app.core.rules import FAILURE_POLICIES, METHODS, KeyFunction, Rule, check_limits, parse_methods
 from ratelimit_app.exceptions import LimitError
-from ratelimit_app.limiter import Door
 
 ALL = None
 UNSAFE = ("DELETE", "PATCH", "POST", "PUT")
@@ -61,6 +63,8 @@ class Limit:
         self.written = rate if isinstance(rate, str) else "callable"
         self.algorithm, self.burst, self.on_failure = algorithm, burst, on_failure or ""
         self.is_backed = False
+        self._scope_door: Door | None = None
+        self._door: tuple[Any, Door] | None = None
         try:
             self.rate = _imported(rate, "rate")
             self._check(key, on_failure)
@@ -126,12 +130,19 @@ class Limit:
     def door(self, request: Any, group: str, sender: Any) -> Door | None:
         """Give what this decorator decides of a request; None where it has no limit for it."""
         if self.scope is not None:
-            return Door(sender=sender, scope=self.scope, scopeless=False, units=self.cost)
+            if self._scope_door is None or self._scope_door.sender is not sender:
+                self._scope_door = Door(sender=sender, scope=self.scope, scopeless=False, units=self.cost)
+            return self._scope_door
         rates = read_rate(self.rate, self.group or group, request)
         if rates is None:
             return None
-        rule = self._rule(self.group or group, rates)
-        return Door(sender=sender, rules=[rule] if rule.covers_method(request.method) else [])
+        made_of = (sender, group, rates, conf.keys)
+        if self._door is None or self._door[0] != made_of:
+            plan = Plan([self._rule(self.group or group, rates)], conf.keys)
+            self._door = (made_of, Door(sender=sender, plan=plan))
+        door = self._door[1]
+        covers = door.plan is None or door.plan.rules[0].covers_method(request.method)
+        return door if covers else Door(sender=sender, plan=Plan([], conf.keys))
 
     def _rule(self, group: str, rates: tuple[Rate, ...]) -> Rule:
         methods, written = ",".join(sorted(self.methods)), self.written

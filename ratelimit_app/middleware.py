@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratelimit_app import engine
+from ratelimit_app.core.evaluation import Door
+from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge, Ratelimited
-from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.requests import RequestFacts, facts_of
 from ratelimit_app.responses import add_headers, denial, too_large
 
@@ -39,6 +40,9 @@ class RateLimitMiddleware:
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
+        sender = type(self)
+        self.doors = [Door(sender=sender, users="none", late_user=late) for late in (True, False)]
+        self.user_door = Door(sender=sender, users="only")
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
@@ -62,10 +66,10 @@ class RateLimitMiddleware:
 
     def _flow(self, facts: RequestFacts) -> Flow:
         """First what needs no user; then, unless the view is DRF's, what does."""
-        sender, is_drf = type(self), facts.route.is_drf
-        decision = yield from pass_door(facts, Door(sender=sender, users="none", late_user=not is_drf))
+        is_drf = facts.route.is_drf
+        decision = yield from pass_door(facts, self.doors[is_drf])
         if decision.allowed and not is_drf and not facts.memory.allowlisted:
-            later = yield from pass_door(facts, Door(sender=sender, users="only"))
+            later = yield from pass_door(facts, self.user_door)
             decision = later if later.rule or not later.allowed else decision
         return decision
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.bodies import is_too_large, max_body, parsed_body
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import Address, client_address, network_text, parse_address
+from ratelimit_app.core.addresses import (
+    Address,
+    Client,
+    NetworkSet,
+    client_address,
+    client_of,
+    parse_address,
+    peer_client,
+)
 from ratelimit_app.core.evaluation import Memory
-from ratelimit_app.core.identity import NAMED_KINDS, USER_KINDS, Source, join, observed
+from ratelimit_app.core.identity import Source, join, observed
 from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.routing import route_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from django.http import HttpRequest
 
@@ -39,39 +48,33 @@ class RequestFacts:
     `has_middleware`: ours will add the headers at the end. `throttling`: what DRF's throttles decide together.
     """
 
-    __slots__ = (
-        "_address",
-        "_body",
-        "_learned",
-        "_parts",
-        "_route",
-        "has_middleware",
-        "memory",
-        "raised",
-        "request",
-        "throttling",
-        "user_source",
-    )
+    raised: Decision | None = None
+    has_middleware = False
+    throttling: Any = None
+    _client: Any = _UNKNOWN
+    _body: Any = _UNKNOWN
+    _route: Route | None = None
 
     def __init__(self, request: HttpRequest) -> None:
-        self.request = request
+        self.request: Any = request
         self.user_source: Any = request
         self.memory = Memory()
-        self.raised: Decision | None = None
-        self.has_middleware = False
-        self.throttling: Any = None
-        self._address: Any = _UNKNOWN
-        self._body: Any = _UNKNOWN
         self._learned: dict[str, str | None] = {}
-        self._route: Route | None = None
         self._parts: dict[Source, str | None] = {}
+
+    @property
+    def client(self) -> Client | None:
+        """Who sends the request, None when nobody trustworthy names an address."""
+        client = self._client
+        if client is _UNKNOWN:
+            client = self._client = _client_of(self.request.META)
+        return client  # type: ignore[no-any-return]
 
     @property
     def address(self) -> Address | None:
         """The client's address, None when nobody trustworthy names one."""
-        if self._address is _UNKNOWN:
-            self._address = _client_address(self.request.META)
-        return self._address  # type: ignore[no-any-return]
+        client = self.client
+        return None if client is None else client.address
 
     @property
     def route(self) -> Route:
@@ -85,15 +88,10 @@ class RequestFacts:
         """Whether an outage spares the request: the admin site stays reachable, so that rules can be changed."""
         return bool(self.route.admin_root)
 
-    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
-        """Give the facts that must be learned before these rules and the lists can be read."""
-        sources = {source.kind for rule in rules if rule.key_function is None for source in rule.sources}
-        kinds = snapshot.marked_kinds
-        asks_user = bool(snapshot.allowed_users) or "user" in kinds or bool(USER_KINDS & sources)
-        if with_user and asks_user and "user" not in self._learned:
-            yield "user"
-        if "session" not in self._learned and ("session" in sources or "session" in kinds):
-            yield "session"
+    def unknown(self, facts: Sequence[str]) -> Sequence[str]:
+        """Give those of some facts that have not been learned."""
+        learned = self._learned
+        return [fact for fact in facts if fact not in learned] if facts else facts
 
     def forget_user(self, source: Any) -> None:
         """Ask somebody else who the user is: a DRF request knows what Django's does not."""
@@ -144,26 +142,27 @@ class RequestFacts:
 
     def part(self, source: Source) -> str | None:
         """Give one part of an identity, None when the request has none of this kind."""
-        if source not in self._parts:
+        parts = self._parts
+        if source not in parts:
             if source.kind == "ip":
-                self._parts[source] = self._ip()
+                parts[source] = self._ip()
             elif source.kind == "global":
-                self._parts[source] = "global"
+                parts[source] = "global"
             else:
                 value = self._value(source)
-                self._parts[source] = observed(source, value, conf.key_secret) if value else None
-        return self._parts[source]
+                parts[source] = observed(source, value, conf.key_secret) if value else None
+        return parts[source]
 
     def _ip(self) -> str:
-        address = self.address
-        if address is None:
+        client = self.client
+        if client is None:
             _warn_once(
                 "no_address",
                 "ratelimit.address_unknown a request has no client address: such requests share 'ip:unknown'. Behind"
                 " a unix socket, put 'unix' into RATELIMIT_APP['TRUSTED_PROXIES'] and have the proxy send the header.",
             )
             return "ip:unknown"
-        return "ip:" + network_text(address, conf.ipv4_prefix, conf.ipv6_prefix)
+        return client.network
 
     def _value(self, source: Source) -> str | None:
         read = _READERS.get(source.kind)
@@ -186,7 +185,7 @@ class RequestFacts:
             part = self.part(_USER if source.kind == "user_or_ip" else source)
             if part is None:
                 self._refuse_unreadable(rule, source)
-                return self.part(_IP) or self._ip()
+                return self._ip()
             parts.append(part)
         return join(parts)
 
@@ -196,20 +195,19 @@ class RequestFacts:
             msg = f"The rule {rule.name!r} counts by {source}: the body is over {max_body()} bytes."
             raise BodyTooLarge(msg)
 
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
+    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Sequence[str]:
         """Give the identities of this request that may have a blacklist mark."""
-        for kind in sorted(snapshot.marked_kinds):
-            name = kind.partition(":")[2]
-            if kind == "ip" and self.address is not None:
-                yield self._ip()
-                yield f"ip:{self.address}"
-            elif kind == "user":
-                if with_user and (user := self.part(_USER)):
-                    yield user
-            elif kind != "ip" and (name or kind not in NAMED_KINDS):
-                part = self.part(Source(kind.partition(":")[0], name))
-                if part is not None:
-                    yield part
+        found: list[str] = []
+        for source in snapshot.mark_sources:
+            if source.kind == "ip":
+                client = self.client
+                if client is not None:
+                    found.append(client.network)
+                    if client.whole != client.network:
+                        found.append(client.whole)
+            elif (with_user or source.kind != "user") and (part := self.part(source)) is not None:
+                found.append(part)
+        return found
 
 
 _READERS: dict[str, Callable[[RequestFacts, str], str | None]] = {
@@ -223,9 +221,7 @@ _READERS: dict[str, Callable[[RequestFacts, str], str | None]] = {
 
 
 def _header(request: HttpRequest, name: str) -> str | None:
-    """Read one header without building the mapping of all."""
-    key = name.upper().replace("-", "_")
-    value: str | None = request.META.get(key if key in _UNPREFIXED else f"HTTP_{key}")
+    value: str | None = request.META.get(_meta_name(name))
     return value
 
 
@@ -254,17 +250,34 @@ def _user_pk(user: Any) -> str | None:
     return str(user.pk) if user is not None and user.is_authenticated and user.pk is not None else None
 
 
-def _client_address(meta: Mapping[str, Any]) -> Address | None:
-    name = "HTTP_" + conf.client_ip_header.upper().replace("-", "_")
-    header, peer = meta.get(name), meta.get("REMOTE_ADDR") or ""
-    address = client_address(peer, [header] if header else [], conf.trusted_proxies, conf.trusts_unix)
-    if header and address is not None and _is_unlisted_proxy(address, peer):
+def _client_of(meta: Mapping[str, Any]) -> Client | None:
+    header, peer = meta.get(_meta_name(conf.client_ip_header)), meta.get("REMOTE_ADDR") or ""
+    prefixes = conf.ipv4_prefix, conf.ipv6_prefix
+    if not header:
+        return peer_client(peer, *prefixes)
+    client = _walked(peer, header, conf.trusted_proxies, conf.trusts_unix, *prefixes)
+    if "unlisted_proxy" not in _warned and client is not None and _is_unlisted_proxy(client.address, peer):
         _warn_once(
             "unlisted_proxy",
             f"ratelimit.proxy_unlisted {conf.client_ip_header} arrives from the private address {peer}, which is not in"
             " RATELIMIT_APP['TRUSTED_PROXIES']: if it is your proxy, list it, or all its clients share one limit.",
         )
-    return address
+    return client
+
+
+@lru_cache(maxsize=16_384)
+def _walked(  # noqa: PLR0917 - all that the answer depends on
+    peer: str, header: str, trusted: NetworkSet, trusts_unix: bool, ipv4_prefix: int, ipv6_prefix: int
+) -> Client | None:
+    address = client_address(peer, [header], trusted, trusts_unix)
+    return None if address is None else client_of(address, ipv4_prefix, ipv6_prefix)
+
+
+@lru_cache(maxsize=256)
+def _meta_name(header: str) -> str:
+    """Name a header as WSGI does, so that one can be read without building the mapping of all."""
+    key = header.upper().replace("-", "_")
+    return key if key in _UNPREFIXED else f"HTTP_{key}"
 
 
 def _is_unlisted_proxy(address: Address, peer: str) -> bool:

@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.urls import NoReverseMatch, Resolver404, ResolverMatch, resolve, reverse
+from django.urls import NoReverseMatch, Resolver404, ResolverMatch, get_resolver, resolve, reverse
+from django.urls.resolvers import LocalePrefixPattern
 from django.utils.translation import get_language
 
 from ratelimit_app.core.matching import Route, canonical_path
@@ -18,7 +19,22 @@ if TYPE_CHECKING:
 def route_of(request: HttpRequest) -> Route:
     """Give the route of a request, before or after Django has resolved it."""
     urlconf = getattr(request, "urlconf", None) or settings.ROOT_URLCONF
-    return _route(urlconf, request.path_info, get_language())
+    language = get_language() if _speaks(urlconf) else None
+    return _route(urlconf, request.path_info, language)
+
+
+@lru_cache(maxsize=128)
+def _speaks(urlconf: Any) -> bool:
+    """Whether paths depend on the language: `i18n_patterns`, or routes that are translated."""
+    return any(map(_is_spoken, get_resolver(urlconf).url_patterns))
+
+
+def _is_spoken(node: Any) -> bool:
+    pattern = node.pattern
+    text = getattr(pattern, "_route", None) or getattr(pattern, "_regex", None) or ""
+    if isinstance(pattern, LocalePrefixPattern) or not isinstance(text, str):
+        return True
+    return any(map(_is_spoken, getattr(node, "url_patterns", ())))
 
 
 @lru_cache(maxsize=2_048)

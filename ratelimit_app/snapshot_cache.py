@@ -147,7 +147,7 @@ class SnapshotCache:
                 table.discard(cidr)
         self._networks_version = version
         if snapshot.networks is not table:
-            self._snapshot = replace(snapshot, networks=table, routes=snapshot.routes)
+            self._snapshot = replace(snapshot, networks=table)
 
     def _changes_since(self, version: str) -> list[dict[str, Any]] | None:
         epoch, _, counter = version.partition(":")

@@ -24,6 +24,7 @@ from ratelimit_app.bodies import MAX_BODY
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.identity import observed, parse_sources
+from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rules import Rule, rule_from_dict
 from ratelimit_app.core.snapshot import Snapshot
 from ratelimit_app.exceptions import BodyTooLarge
@@ -55,10 +56,15 @@ def rule(key: str, **fields: Any) -> Rule:
     return rule_from_dict({"name": "r", "rate": "5/s", "key": key} | fields)
 
 
+def asked(rules: list[Rule], snapshot: Snapshot, with_user: bool) -> tuple[str, ...]:
+    """Name the facts that rules and lists ask for."""
+    return Plan(rules, conf.keys).asked(snapshot, with_user)
+
+
 def identity(request: HttpRequest, key: str) -> str:
     """Give the identity that a rule of this key counts a request by."""
     facts = facts_of(request)
-    for fact in facts.needs([rule(key)], Snapshot(marked_kinds=frozenset()), with_user=True):
+    for fact in asked([rule(key)], Snapshot(marked_kinds=frozenset()), with_user=True):
         facts.learn(fact)
     return facts.rule_identity(rule(key))
 
@@ -569,10 +575,11 @@ def test_facts_when_nobody_needs_them_cost_nothing(
 ) -> None:
     """User and session are learned only for a rule, a mark or an allowlist that asks for them, and once."""
     facts, snapshot = facts_of(ask()), Snapshot(**fields)
-    assert expected == list(facts.needs([rule(key)], snapshot, with_user))
+    needed = asked([rule(key)], snapshot, with_user)
+    assert expected == list(facts.unknown(needed))
     for fact in expected:
         facts.learn(fact)
-    assert [] == list(facts.needs([rule(key)], snapshot, with_user))
+    assert [] == list(facts.unknown(needed))
 
 
 def test_a_rule_with_a_callable_when_it_runs_needs_no_fact() -> None:
@@ -584,7 +591,7 @@ def test_a_rule_with_a_callable_when_it_runs_needs_no_fact() -> None:
         sources=parse_sources("user"),
         key_function=lambda *_: "x",
     )
-    assert [] == list(facts_of(ask()).needs([made], Snapshot(marked_kinds=frozenset()), with_user=True))
+    assert () == asked([made], Snapshot(marked_kinds=frozenset()), with_user=True)
 
 
 @pytest.mark.django_db

@@ -47,5 +47,8 @@ class NetworkTable:
             latest = expires if latest is None else max(latest, expires)
         return latest
 
+    def __bool__(self) -> bool:
+        return bool(self._tables[4] or self._tables[6])
+
     def __len__(self) -> int:
         return sum(len(table) for tables in self._tables.values() for table in tables.values())

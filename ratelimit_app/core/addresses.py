@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,6 +81,27 @@ def client_address(
         if address not in trusted:
             break
     return client
+
+
+class Client(NamedTuple):
+    """A client: its address, and the identities of its network and of the whole address."""
+
+    address: Address
+    network: str
+    whole: str
+
+
+@lru_cache(maxsize=16_384)
+def client_of(address: Address, ipv4_prefix: int, ipv6_prefix: int) -> Client:
+    """Write what stands for a client's address."""
+    return Client(address, "ip:" + network_text(address, ipv4_prefix, ipv6_prefix), f"ip:{address}")
+
+
+@lru_cache(maxsize=16_384)
+def peer_client(text: str, ipv4_prefix: int, ipv6_prefix: int) -> Client | None:
+    """Write what stands for a peer that is the client itself; None where it has no address."""
+    address = parse_address(text)
+    return None if address is None else client_of(address, ipv4_prefix, ipv6_prefix)
 
 
 @lru_cache(maxsize=16_384)

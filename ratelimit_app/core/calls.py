@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from functools import lru_cache
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.core.access_lists import NEVER
-from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, ruling
+from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, quick
+from ratelimit_app.core.plans import LEAKY, LEASE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from ratelimit_app.core.keys import Keys
-    from ratelimit_app.core.rates import Rate
-    from ratelimit_app.core.rules import Rule
+    from ratelimit_app.core.plans import Part
 
-SHADOW, LOOK = 1, 2
-_ALGORITHM_CODES = {"sliding_window": 0}
-_RULE = struct.Struct("<BBdddddd")
-_REFUND = struct.Struct("<ddd")
-_HEAD = struct.Struct("<BBdd")
-_RESULT = struct.Struct("<Bdddd")
+_REFUND = struct.Struct("<Bdddd")
+_HEAD, _RESULT = "BBdd", "Bdddd"
+_ROWS, _ROW = len(_HEAD), len(_RESULT)
 _PASSED, _OVER, _ASLEEP = 0, 1, 2
 _LIMITED, _BLOCKED = 1, 2
+_HEAD_SIZE, _ROW_SIZE = struct.calcsize("<" + _HEAD), struct.calcsize("<" + _RESULT)
+_LIGHTEST = (-1, -1.0, -inf)
+# Enum members are looked up by a call of their own; these are read for every decision.
+_ALLOWED, _DENIED, _WITHIN, _EXCEEDED = (
+    Verdict.ALLOWED,
+    Verdict.LIMITED,
+    Reason.WITHIN_LIMIT,
+    Reason.OVER_LIMIT,
+)
 
 
 class StoreUnavailable(Exception):
     """Redis could not answer: refused, hung, slow, or with a reply that makes no sense."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptCall:
+class ScriptCall(NamedTuple):
     """Ask the driver to run one script."""
 
     script: str
@@ -41,115 +44,136 @@ class ScriptCall:
     args: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """One rate of one rule, to be judged and charged for one identity."""
 
-    rule: Rule
-    rate: Rate
+    part: Part
     identity: str
     key: bytes
     cost: int
-    look: bool
-
-
-def decide_call(keys: Keys, marks: list[str], demands: list[Demand], frozen_now: int | None) -> ScriptCall:
-    """Write the one script call that decides all of this; `frozen_now` is for tests, production sends None."""
-    now = b"" if frozen_now is None else b"%d" % frozen_now
-    words = [keys.mark(identity) for identity in marks]
-    words += [demand.key for demand in demands]
-    args = [b"%d" % len(marks), now]
-    args += [_rule_argument(d.rate, d.rule, d.cost, d.look) for d in demands]
-    return ScriptCall("decide", words, args)
 
 
 def refund_call(charges: list[Charge], frozen_now: int | None) -> ScriptCall:
-    """Write the script call that gives charges back."""
-    now = b"" if frozen_now is None else b"%d" % frozen_now
-    args = [now] + [_REFUND.pack(charge.first_us, charge.units, charge.period_us) for charge in charges]
+    """Write the script call that gives charges back; `frozen_now` is for tests, production sends None."""
+    args = [b"" if frozen_now is None else b"%d" % frozen_now]
+    args += [_REFUND.pack(c.code, c.first_us, c.units, c.period_us, c.limit) for c in charges]
     return ScriptCall("refund", [charge.key for charge in charges], args)
 
 
-@lru_cache(maxsize=4_096)
-def _rule_argument(rate: Rate, rule: Rule, cost: int, look: bool) -> bytes:
-    flags = (SHADOW if rule.shadow else 0) | (LOOK if look else 0)
-    code, burst = _ALGORITHM_CODES[rule.algorithm], rule.burst or rate.limit
-    return _RULE.pack(code, flags, rate.period_us, rate.limit, burst, cost, rule.starts_us, rule.ends_us)
+@lru_cache(maxsize=256)
+def _layout(rules: int) -> struct.Struct:
+    return struct.Struct("<" + _HEAD + _RESULT * rules)
 
 
-def read_reply(reply: object, marks: list[str], demands: list[Demand]) -> Decision:
+def read_reply(reply: object, marks: Sequence[str], demands: list[Demand], look: bool) -> Decision:
     """Read the script's reply. Raises StoreUnavailable when it is not one."""
-    size = _HEAD.size + _RESULT.size * len(demands)
-    if not isinstance(reply, bytes) or len(reply) not in (_HEAD.size, size):
-        msg = f"malformed reply: expected {size} bytes, got {str(reply)[:80]!r}"
-        raise StoreUnavailable(msg)
     try:
-        return _read(reply, marks, demands)
-    except (ValueError, OverflowError) as error:
-        msg = f"malformed reply: {error}"
+        if len(reply) == _HEAD_SIZE:  # type: ignore[arg-type]
+            return _read_ban(reply, marks, demands)  # type: ignore[arg-type]
+        row = _layout(len(demands)).unpack(reply)  # type: ignore[arg-type]
+        return _judged(row, demands, look)
+    except (ValueError, OverflowError, TypeError, struct.error) as error:
+        size = _HEAD_SIZE + _ROW_SIZE * len(demands)
+        msg = f"malformed reply: {error}; expected {size} bytes, got {str(reply)[:80]!r}"
         raise StoreUnavailable(msg) from error
 
 
-def _read(reply: bytes, marks: list[str], demands: list[Demand]) -> Decision:
-    verdict, mark, now_us, expires = _HEAD.unpack_from(reply)
+def _read_ban(reply: bytes, marks: Sequence[str], demands: list[Demand]) -> Decision:
+    verdict, mark, now_us, expires = _layout(0).unpack(reply)
     if verdict == _BLOCKED and 0 < mark <= len(marks):
         return blocked(marks[mark - 1], int(expires), int(now_us))
-    rows = list(_RESULT.iter_unpack(reply[_HEAD.size :]))
-    if verdict > _LIMITED or len(rows) != len(demands):
-        msg = f"verdict {verdict}, mark {mark}, {len(rows)} of {len(demands)} results"
+    if verdict == 0 and not demands:
+        return NO_RULE
+    msg = f"verdict {verdict}, mark {mark}"
+    raise ValueError(msg)
+
+
+def _judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
+    """Make the decision of a reply; what each rule said is written out when somebody asks."""
+    passed = row[0] == 0
+    chosen = _chosen(row, demands)
+    if row[0] > _LIMITED or passed != (chosen < 0 or row[chosen] == _PASSED):
+        msg = f"verdict {row[0]} is not that of the rules"
         raise ValueError(msg)
-    return _judged(verdict == 0, demands, rows)
+    fields: dict[str, Any] = {"tell": partial(_tell, row, demands, passed and not look)}
+    if chosen < 0:
+        return quick(Decision, fields | {"allowed": True, "verdict": _ALLOWED, "reason": Reason.NO_RULE})
+    demand = demands[(chosen - _ROWS) // _ROW]
+    fields["allowed"] = passed
+    fields["verdict"], fields["reason"] = (_ALLOWED, _WITHIN) if passed else (_DENIED, _EXCEEDED)
+    fields["rule"] = demand.part.rule.name
+    fields["limit"] = demand.part.rate.limit
+    fields["remaining"] = int(row[chosen + 1])
+    fields["reset_after"] = row[chosen + 3] / 1_000_000
+    if not passed:
+        retry = row[chosen + 2]
+        fields["retry_after"] = None if retry < 0 else retry / 1_000_000
+        fields["identity"] = demand.identity
+    return quick(Decision, fields)
 
 
-def _judged(passed: bool, demands: list[Demand], rows: Iterable[tuple[Any, ...]]) -> Decision:
+def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
+    """Find the row that describes the request, as `ruling` does among results; below 0 when none does."""
+    chosen, heaviest, at = -1, _LIGHTEST, _ROWS
+    for demand in demands:
+        state, remaining, retry, reset, stamp = row[at : at + _ROW]
+        if state > _ASLEEP or not isfinite(remaining + retry + reset + stamp):
+            msg = f"state {state}, remaining {remaining}, retry {retry}, reset {reset}, at {stamp}"
+            raise ValueError(msg)
+        if state != _ASLEEP and not demand.part.rule.shadow:
+            wait = 0.0 if state == _PASSED else inf if retry < 0 else retry
+            weight = (state, wait, -remaining / (demand.part.rate.limit or 1))
+            if weight > heaviest:
+                chosen, heaviest = at, weight
+        at += _ROW
+    return chosen
+
+
+def _tell(
+    row: tuple[Any, ...], demands: list[Demand], charged: bool
+) -> tuple[tuple[RuleResult, ...], list[Charge]]:
+    """Write out what each rule said, and what was charged."""
     results, charges = [], []
-    for demand, row in zip(demands, rows, strict=True):
-        if row[0] == _ASLEEP:
+    for demand, at in zip(demands, range(_ROWS, len(row), _ROW), strict=True):
+        said = row[at : at + _ROW]
+        if said[0] == _ASLEEP:
             continue
-        results.append(_result(demand, row))
-        if passed and row[0] == _PASSED and demand.cost > 0 and not demand.look:
-            charges.append(Charge(demand.key, int(row[-1]), demand.cost, demand.rate.period_us))
-    chosen = ruling(results)
-    if passed != (chosen is None or chosen.allowed):
-        msg = "the verdict is not that of the rules"
-        raise ValueError(msg)
-    if chosen is None:
-        return Decision(True, Verdict.ALLOWED, Reason.NO_RULE, results=tuple(results), charges=charges)
-    return Decision(
-        passed,
-        Verdict.ALLOWED if passed else Verdict.LIMITED,
-        Reason.WITHIN_LIMIT if passed else Reason.OVER_LIMIT,
-        rule=chosen.rule,
-        limit=chosen.limit,
-        remaining=chosen.remaining,
-        retry_after=0.0 if passed else chosen.retry_after,
-        reset_after=chosen.reset_after,
-        results=tuple(results),
-        identity="" if passed else chosen.identity,
-        charges=charges,
-    )
+        results.append(_result(demand, said))
+        if charged and said[0] == _PASSED and demand.cost:
+            charges.append(_charge(demand, first=said[4], granted=said[2]))
+    return tuple(results), charges
 
 
-def _result(demand: Demand, row: tuple[Any, ...]) -> RuleResult:
-    state, remaining, retry, reset, at = row
+def _charge(demand: Demand, *, first: float, granted: float) -> Charge:
+    part = demand.part
+    units = int(granted) if part.definition[1] & LEASE else demand.cost
+    return Charge(part.code, demand.key, int(first), units, part.rate.period_us, part.rate.limit)
+
+
+def _result(demand: Demand, said: tuple[Any, ...]) -> RuleResult:
+    part = demand.part
+    rule, rate = part.rule, part.rate
+    state, remaining, retry, reset, at = said
     passed = state == _PASSED
-    if state > _ASLEEP or not isfinite(retry + reset):
-        msg = f"state {state}, retry {retry}, reset {reset}"
-        raise ValueError(msg)
+    delay = 0.0
+    if part.code == LEAKY and passed and rate.limit:
+        # What was in the bucket before it: all that is there now, without its own.
+        delay = max(reset - demand.cost * rate.period_us / rate.limit, 0.0) / 1_000_000
     return RuleResult(
-        rule=demand.rule.name,
+        rule=rule.name,
         identity=demand.identity,
         allowed=passed,
-        verdict=Verdict.ALLOWED if passed else Verdict.LIMITED,
-        reason=Reason.WITHIN_LIMIT if passed else Reason.OVER_LIMIT,
-        limit=demand.rate.limit,
-        period=demand.rate.period,
+        verdict=_ALLOWED if passed else _DENIED,
+        reason=_WITHIN if passed else _EXCEEDED,
+        limit=rate.limit,
+        period=rate.period,
         remaining=int(remaining),
-        retry_after=None if retry < 0 else retry / 1_000_000,
+        retry_after=0.0 if passed else None if retry < 0 else retry / 1_000_000,
         reset_after=reset / 1_000_000,
         at=int(at),
-        shadow=demand.rule.shadow,
-        label=demand.rule.label,
+        shadow=rule.shadow,
+        label=rule.label,
+        delay=delay,
     )
 
 
@@ -164,3 +188,6 @@ def blocked(identity: str, expires_us: int, now_us: int) -> Decision:
         reset_after=wait or 0.0,
         identity=identity,
     )
+
+
+NO_RULE = Decision(True, Verdict.ALLOWED, Reason.NO_RULE)

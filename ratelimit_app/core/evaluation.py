@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ratelimit_app.core.calls import (
-    Demand,
-    StoreUnavailable,
-    blocked,
-    decide_call,
-    read_reply,
-)
-from ratelimit_app.core.decision import Decision, Reason, RuleResult, Verdict, ruling
+from ratelimit_app.core.calls import NO_RULE, Demand, ScriptCall, StoreUnavailable, blocked, read_reply
+from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, ruling
 from ratelimit_app.core.identity import split
+from ratelimit_app.core.keys import MARK
+from ratelimit_app.core.plans import Plan, argument
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ratelimit_app.core.addresses import Address
-    from ratelimit_app.core.keys import Keys
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
 
@@ -50,6 +47,8 @@ Flow = Generator[Any, Any, Decision]
 class Facts(Protocol):
     """The read-only view of a request that rules may use."""
 
+    memory: Memory
+
     @property
     def address(self) -> Address | None: ...
 
@@ -58,162 +57,238 @@ class Facts(Protocol):
 
     def user_identity(self) -> str | None: ...
 
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]: ...
+    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Sequence[str]: ...
 
     def rule_identity(self, rule: Rule) -> str: ...
 
-    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]: ...
+    def unknown(self, facts: Sequence[str]) -> Sequence[str]: ...
 
 
-@dataclass(slots=True)
 class Memory:
     """What earlier doors have already said of this request."""
 
-    allowlisted: bool = False
+    allowlisted = False
     denied: Decision | None = None
     snapshot: Snapshot | None = None
-    store_failed: bool = False
-    charged: dict[bytes, int] = field(default_factory=dict)
-    marks: set[str] = field(default_factory=set)
-    results: dict[tuple[str, str, float], RuleResult] = field(default_factory=dict)
+    store_failed = False
+    marks: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def results(self) -> dict[tuple[str, str, float], RuleResult]:
+        """The newest result of each rule, over all doors."""
+        found = [result for decision in self.decisions for result in decision.results]
+        return {(result.rule, result.identity, result.period): result for result in found}
+
+    @property
+    def charges(self) -> list[Charge]:
+        """All charges that stand, of all doors."""
+        found = [charge for decision in self.decisions for charge in decision.charges]
+        return [charge for charge in found if not charge.refunded]
 
     @property
     def ruling(self) -> RuleResult | None:
         """The result that describes the request over all doors."""
         return ruling(list(self.results.values()))
 
-    def remember(self, marks: list[str], decision: Decision) -> None:
+    def charged(self) -> dict[bytes, int]:
+        """Give the units that stand charged in each log."""
+        units: dict[bytes, int] = {}
+        for charge in self.charges:
+            units[charge.key] = units.get(charge.key, 0) + charge.units
+        return units
+
+    def require_store(self) -> None:
+        """Raise StoreUnavailable when Redis has failed this request before: once is what the budget has."""
+        if self.store_failed:
+            msg = "Redis did not answer this request before"
+            raise StoreUnavailable(msg)
+
+    def remember(self, marks: Sequence[str], decision: Decision) -> None:
         """Keep what one door decided; a mark that was found is found again by the next door."""
         if decision.verdict is not Verdict.BLOCKED:
-            self.marks.update(marks)
-        for charge in decision.charges:
-            self.charged[charge.key] = self.charged.get(charge.key, 0) + charge.units
-        for result in decision.results:
-            self.results[result.rule, result.identity, result.period] = result
+            self.marks += tuple(marks)
+        self.decisions += (decision,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Door:
     """
-    What one door wants decided.
+    What one door decides. Doors of the admin's rules are made once: plans are remembered for each of them.
 
-    `with_user`: whether this door may learn who the user is.
-    `units`: how many requests' worth. `now_us`: the Redis clock as this process knows it.
-    `frozen_now`: a time for the script, which production never sends.
+    `plan`: its own rules; None: the snapshot's of `scope`, and those without a scope when `scopeless`. `beside`:
+    rules in code that are decided together with these.
+    `users`: which rules and marks: `all` at once, `none` of those that need the user, or `only` those.
+    `late_user`: whether a denial may still ask whether the user is on the allowlist. `units`: how many requests'
+    worth. `look`: charge nothing.
     """
 
-    rules: list[Rule]
-    facts: Facts
-    snapshot: Snapshot
-    keys: Keys
-    now_us: int
-    enabled: bool = True
-    lists: bool = True
-    with_user: bool = True
+    sender: Any
+    plan: Plan | None = None
+    beside: tuple[Rule, ...] = ()
+    scope: str = ""
+    scopeless: bool = True
+    users: str = "all"
     late_user: bool = False
     units: int = 1
     look: bool = False
-    on_failure: str = "open"
-    frozen_now: int | None = None
-    memory: Memory = field(default_factory=Memory)
+    with_user: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "with_user", self.users != "none")
+
+
+class World(Protocol):
+    """
+    What a process knows beside its snapshot.
+
+    `now_us`: the Redis clock as this process knows it. `frozen_now`: a time for the script, which production never
+    has. `on_failure`: for rules that do not say.
+    """
+
+    @property
+    def on_failure(self) -> str: ...
+
+    def now_us(self) -> int: ...
+
+    def frozen_now(self) -> int | None: ...
+
+
+class Ask(NamedTuple):
+    """One request at one door."""
+
+    facts: Facts
+    door: Door
+    plan: Plan
+    snapshot: Snapshot
+    world: World
 
 
 DISABLED = Decision(True, Verdict.ALLOWED, Reason.DISABLED)
-NO_RULE = Decision(True, Verdict.ALLOWED, Reason.NO_RULE)
 ALLOWLISTED = Decision(True, Verdict.ALLOWED, Reason.ALLOWLISTED)
 
 
 def evaluate(ask: Ask) -> Flow:
-    """Decide one request at one door. Raises Uncountable."""
-    if not ask.enabled:
-        return DISABLED
-    if ask.memory.allowlisted or ask.snapshot.allows_address(ask.facts.address, ask.now_us):
+    """Decide one request at one door, where limits are on. Raises Uncountable."""
+    is_late = ask.door.late_user and ask.snapshot.allowed_users
+    return _decide_late(ask) if is_late else _decide(ask)
+
+
+def _decide(ask: Ask) -> Flow:  # noqa: PLR0911 - each step of the order may be the last
+    """The order of a decision: allowlist, blacklist, rules, verdict."""
+    facts, door, plan, snapshot, _ = ask
+    memory = facts.memory
+    if memory.allowlisted or (snapshot.allowed_networks and _allows_address(ask)):
         return ALLOWLISTED
-    for fact in ask.facts.needs(ask.rules, ask.snapshot, ask.with_user):
+    for fact in facts.unknown(plan.asked(snapshot, door.with_user)):
         yield Need(fact)
-    if ask.with_user and _allows_user(ask):
+    if snapshot.allowed_users and door.with_user and _allows_user(ask):
         return ALLOWLISTED
+    if snapshot.networks and (banned := _banned_network(ask)) is not None:
+        return banned
+    look = door.look or memory.denied is not None
+    marks, demands, call = _question(ask, look)
+    if call is None:
+        return NO_RULE
     try:
-        decision = _banned_network(ask) or (yield from _ask_store(ask))
-    except Uncountable:
-        if (yield from _allows_late_user(ask)):
-            return ALLOWLISTED
-        raise
-    is_listed = not decision.allowed and (yield from _allows_late_user(ask))
-    return ALLOWLISTED if is_listed else decision
+        memory.require_store()
+        reply = yield call
+        decision = read_reply(reply, marks, demands, look)
+    except StoreUnavailable:
+        memory.store_failed = True
+        return _unavailable(ask, marks, demands)
+    memory.remember(marks, decision)
+    return decision
 
 
-def _allows_late_user(ask: Ask) -> Generator[Any, Any, bool]:
-    if not (ask.late_user and ask.snapshot.allowed_users):
-        return False
+def _decide_late(ask: Ask) -> Flow:
+    """Before a denial, learn whether the user is on the allowlist: only a denial is worth the session's query."""
+    uncountable, decision = None, None
+    try:
+        decision = yield from _decide(ask)
+    except Uncountable as error:
+        uncountable = error
+    if decision is not None and decision.allowed:
+        return decision
     yield Need("user")
-    return _allows_user(ask)
+    if _allows_user(ask):
+        return ALLOWLISTED
+    if decision is None:
+        raise uncountable or Uncountable
+    return decision
+
+
+def _allows_address(ask: Ask) -> bool:
+    return ask.snapshot.allows_address(ask.facts.address, ask.world.now_us())
 
 
 def _allows_user(ask: Ask) -> bool:
-    users = ask.snapshot.allowed_users
-    return bool(users) and ask.snapshot.allows_user(ask.facts.user_identity(), ask.now_us)
+    return ask.snapshot.allows_user(ask.facts.user_identity(), ask.world.now_us())
 
 
 def _banned_network(ask: Ask) -> Decision | None:
     address = ask.facts.address
-    if not ask.lists or address is None:
+    if address is None:
         return None
-    expires = ask.snapshot.networks.find(address, ask.now_us)
-    return None if expires is None else blocked(f"ip:{address}", expires, ask.now_us)
+    now_us = ask.world.now_us()
+    expires = ask.snapshot.networks.find(address, now_us)
+    return None if expires is None else blocked(f"ip:{address}", expires, now_us)
 
 
-def _ask_store(ask: Ask) -> Flow:
-    marks = _marks(ask) if ask.lists else []
-    demands = list(_demands(ask))
-    if not marks and not demands:
-        return NO_RULE
-    if ask.memory.store_failed:
-        return _unavailable(ask, marks, demands)  # Once for a request is what the budget has.
-    try:
-        reply = yield decide_call(ask.keys, marks, demands, ask.frozen_now)
-        decision = read_reply(reply, marks, demands)
-    except StoreUnavailable:
-        ask.memory.store_failed = True
-        return _unavailable(ask, marks, demands)
-    ask.memory.remember(marks, decision)
-    return decision
+def _question(ask: Ask, look: bool) -> tuple[Sequence[str], list[Demand], ScriptCall | None]:
+    """Give the marks to read, what is to be judged, and the one call that asks; None where there is nothing to ask."""
+    facts, door, plan, snapshot, _ = ask
+    memory, base = facts.memory, plan.keys.base
+    marks = facts.mark_identities(snapshot, door.with_user)
+    if memory.marks:
+        marks = [identity for identity in marks if identity not in memory.marks]
+    bases = {identity: base(identity) for identity in marks}
+    words = [start + MARK for start in bases.values()]
+    demands: list[Demand] = []
+    rule, identity, start = None, "", b""
+    for part in plan.parts:
+        if part.rule is not rule:
+            rule = part.rule
+            identity = facts.rule_identity(rule)
+            start = bases.get(identity) or base(identity)
+        demands.append(Demand(part, identity, start + part.name, part.cost * door.units))
+    if memory.decisions:
+        demands = list(_left(demands, memory.charged()))
+        told = argument(len(marks), [(demand.part, demand.cost) for demand in demands], look)
+    else:
+        told = plan.argument(len(marks), door.units, look)
+    if not (marks or demands):
+        return marks, demands, None
+    words += [demand.key for demand in demands]
+    frozen = ask.world.frozen_now()
+    return marks, demands, ScriptCall("decide", words, [told] if frozen is None else [told, b"%d" % frozen])
 
 
-def _marks(ask: Ask) -> list[str]:
-    found = ask.facts.mark_identities(ask.snapshot, ask.with_user)
-    return [identity for identity in dict.fromkeys(found) if identity not in ask.memory.marks]
+def _left(demands: list[Demand], charged: dict[bytes, int]) -> Iterable[Demand]:
+    """Give what earlier doors have not charged yet."""
+    for demand in demands:
+        cost = demand.cost - charged.get(demand.key, 0)
+        if cost > 0 or not demand.cost:
+            yield demand._replace(cost=max(cost, 0))
 
 
-def _demands(ask: Ask) -> Iterable[Demand]:
-    memory = ask.memory
-    look = ask.look or memory.denied is not None
-    for rule in ask.rules:
-        identity = ask.facts.rule_identity(rule)
-        for part, rate in enumerate(rule.rates):
-            key = ask.keys.log(identity, ask.keys.rule_name(rule.slot, part))
-            cost = rule.cost * ask.units - memory.charged.get(key, 0)
-            if cost > 0 or not rule.cost * ask.units:
-                yield Demand(rule, rate, identity, key, cost, look)
-
-
-def _unavailable(ask: Ask, marks: list[str], demands: list[Demand]) -> Decision:
+def _unavailable(ask: Ask, marks: Sequence[str], demands: list[Demand]) -> Decision:
     """Follow each rule's failure policy; marks that cannot be read follow the setting."""
-    enforced = [demand for demand in demands if not demand.rule.shadow]
-    closing = [d for d in enforced if (d.rule.on_failure or ask.on_failure) == "closed"]
-    closed = bool(closing or (marks and ask.on_failure == "closed" and not ask.facts.is_spared))
+    enforced = [demand.part.rule for demand in demands if not demand.part.rule.shadow]
+    closing = [rule for rule in enforced if (rule.on_failure or ask.world.on_failure) == "closed"]
+    closed = bool(closing or (marks and ask.world.on_failure == "closed" and not ask.facts.is_spared))
     return Decision(
         not closed,
         Verdict.UNAVAILABLE if closed else Verdict.ALLOWED,
         Reason.STORE_UNAVAILABLE,
-        rule=closing[0].rule.name if closed and closing else None,
+        rule=closing[0].name if closed and closing else None,
         retry_after=RETRY_UNAVAILABLE if closed else 0.0,
         degraded=True,
     )
 
 
 def recalled(memory: Memory) -> Decision:
-    """Say again what earlier doors found, for a door that has nothing to add."""
+    """Say again what earlier doors found, for a door that has nothing to add; its charges are theirs."""
     chosen = memory.ruling
     results = tuple(memory.results.values())
     if chosen is None:
@@ -227,6 +302,7 @@ def recalled(memory: Memory) -> Decision:
         remaining=chosen.remaining,
         reset_after=chosen.reset_after,
         results=results,
+        charges=memory.charges,
     )
 
 

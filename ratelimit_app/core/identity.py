@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hmac
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from typing import NamedTuple
 
 PLAIN_KINDS = frozenset({"ip", "user", "user_or_ip", "device", "session", "global", "view"})
 NAMED_KINDS = frozenset({"header", "cookie", "param", "field"})
@@ -27,6 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-\[\]]{1,64}")
 _KIND = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,31}")
 _DIGEST = re.compile(r"~[0-9a-f]{32}")
 _LOOKS_CUT = re.compile(r".*~[0-9a-f]{32}", re.DOTALL)
+_PLAIN = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_VALUE}}}")
 _ESCAPED = frozenset("%+{}")
 
 SOURCES_HELP = (
@@ -39,8 +40,7 @@ class IdentityError(ValueError):
     """A key source or an identity that cannot be read; the message says what was expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where one part of an identity comes from: a kind, and the name that header, cookie, param and field have."""
 
     kind: str
@@ -109,7 +109,7 @@ def observed(source: Source, value: str, secret: bytes) -> str:
 
 
 def _written(kind: str, value: str, secret: bytes) -> str:
-    if len(value) <= MAX_VALUE and value.isascii() and value.isalnum():
+    if _PLAIN.fullmatch(value):
         return value
     text = escape(value)
     if len(text) <= MAX_VALUE and not _LOOKS_CUT.fullmatch(text):

@@ -14,6 +14,7 @@ from ratelimit_app.core.identity import digest
 SCHEMA = 1
 MAX_IDENTITY = 110
 MAX_NAME = 56
+MARK = b"!mark"
 
 
 class Keys:
@@ -29,24 +30,28 @@ class Keys:
         self.offenders = f"{self.root}:offenders"
         self._head = f"{self.root}:{{".encode()
 
+    def base(self, identity: str) -> bytes:
+        """Begin all keys of an identity."""
+        return self._head + self._tag(identity) + b"}"
+
     def log(self, identity: str, name: bytes) -> bytes:
         """Key of a rule's log for an identity; `name` comes from `rule_name`."""
-        return b"%b%b}:%b" % (self._head, self._tag(identity), name)
+        return self.base(identity) + b":" + name
 
     def logs_pattern(self, identity: str) -> bytes:
         """Glob of all logs of an identity."""
         tag = b"".join(
             b"\\" + byte if byte in b"*?[]\\^-" else byte for byte in _bytes_of(self._tag(identity))
         )
-        return b"%b%b}:*" % (self._head, tag)
+        return self._head + tag + b"}:*"
 
     def mark(self, identity: str) -> bytes:
         """Key of an identity's blacklist mark."""
-        return b"%b%b}!mark" % (self._head, self._tag(identity))
+        return self.base(identity) + MARK
 
     def offences(self, identity: str) -> bytes:
         """Key of an identity's offences, a hash of `<second>|<rule>` to a count."""
-        return b"%b%b}!offences" % (self._head, self._tag(identity))
+        return self.base(identity) + b"!offences"
 
     def _tag(self, identity: str) -> bytes:
         if len(identity) <= MAX_IDENTITY and identity.isascii():

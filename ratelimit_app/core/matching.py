@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ratelimit_app.core.rules import METHODS, Rule
@@ -28,6 +28,14 @@ class Route:
     is_drf: bool = False
     admin_root: str = ""
     literal: str = ""
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Routes are remembered and looked up at every request: hashing five fields each time would cost more.
+        object.__setattr__(self, "_hash", hash((self.view_name, self.path, self.admin_root)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def canonical_path(path: str, *, dots: bool = True) -> str:

@@ -49,22 +49,18 @@ class Rule:
     on_failure: str = ""
     starts_us: int = 0
     ends_us: int = 0
+    held: int = 0
+    lease: int = 0
     key_function: KeyFunction | None = field(default=None, compare=False)
+    needs_user: bool = field(init=False, compare=False)
+    label: str = field(init=False, compare=False)
+    shadow: bool = field(init=False, compare=False)
 
-    @property
-    def needs_user(self) -> bool:
-        """Whether its identity cannot be known before the user is."""
-        return any(source.kind in USER_KINDS for source in self.sources)
-
-    @property
-    def label(self) -> str:
-        """Its name among offences: rules in code count under their group."""
-        return self.name if self.slot == self.name else f"@{self.name}"
-
-    @property
-    def shadow(self) -> bool:
-        """Whether it only watches."""
-        return self.mode == "shadow"
+    def __post_init__(self) -> None:
+        needs_user = any(source.kind in USER_KINDS for source in self.sources)
+        object.__setattr__(self, "needs_user", needs_user)
+        object.__setattr__(self, "label", self.name if self.slot == self.name else f"@{self.name}")
+        object.__setattr__(self, "shadow", self.mode == "shadow")
 
     def covers_method(self, method: str) -> bool:
         """Whether a request of this method is its business."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
 from rest_framework.throttling import BaseThrottle
 
 from ratelimit_app import engine
+from ratelimit_app.conf import conf
+from ratelimit_app.core.evaluation import Door
+from ratelimit_app.core.plans import Plan
+from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge
-from ratelimit_app.limiter import Door, pass_door
 from ratelimit_app.throttling.denials import TooLarge, finish_responses
 
 if TYPE_CHECKING:
@@ -58,8 +62,13 @@ class Together:
         rules = [claim.rule for claim in self.claims.values() if claim.rule]
         scope = next((claim.scope for claim in self.claims if claim.scope is not None), None)
         if scope is None:
-            return Door(sender=sender, rules=rules)
-        return Door(sender=sender, scope=scope, beside=tuple(rules))
+            return Door(sender=sender, plan=Plan(rules, conf.keys))
+        return Door(sender=sender, scope=scope, beside=tuple(rules)) if rules else _scope_door(sender, scope)
+
+
+@lru_cache(maxsize=1_024)
+def _scope_door(sender: Any, scope: str) -> Door:
+    return Door(sender=sender, scope=scope)
 
 
 def decide(throttle: Member, facts: RequestFacts, request: Any, view: Any, claim: Claim) -> Decision | None:

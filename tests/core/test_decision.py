@@ -67,7 +67,7 @@ def test_a_decision_when_changed_refuses() -> None:
 
 def test_two_decisions_when_only_their_charges_differ_are_equal() -> None:
     """What `refund` needs is no part of the answer, and does not show in logs."""
-    one = Decision(True, Verdict.ALLOWED, Reason.NO_RULE, charges=[Charge(b"key", 1, 1, 1)])
+    one = Decision(True, Verdict.ALLOWED, Reason.NO_RULE, charges=[Charge(0, b"key", 1, 1, 1, 1)])
     assert one == Decision(True, Verdict.ALLOWED, Reason.NO_RULE)
     assert "charges" not in repr(one)
 

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Charge, Decision, Reason, Verdict
-from ratelimit_app.core.evaluation import Ask, Memory, Need, evaluate, offences_of
+from ratelimit_app.core.evaluation import Ask, Door, Memory, Need, evaluate, offences_of
 from ratelimit_app.core.keys import Keys
+from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rules import Rule, rule_from_dict
 from ratelimit_app.core.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from ratelimit_app.core.addresses import Address
 
@@ -37,24 +38,40 @@ class StubFacts:
     address: Address | None = field(default_factory=lambda: ip_address("203.0.113.9"))
     learned: bool = False
     is_spared: bool = False
+    memory: Memory = field(default_factory=Memory)
 
     def user_identity(self) -> str | None:
         """Nobody before the flow has asked."""
         return self.user if self.learned else None
 
-    def needs(self, rules: Iterable[Rule], snapshot: Snapshot, with_user: bool) -> Iterable[str]:
-        """The user, where somebody asks for one."""
-        asked = bool(snapshot.allowed_users) or any(rule.needs_user for rule in rules)
-        return ["user"] if with_user and asked and not self.learned else []
+    def unknown(self, facts: Sequence[str]) -> Sequence[str]:
+        """Everything, until the flow has asked."""
+        return () if self.learned else facts
 
     def rule_identity(self, rule: Rule) -> str:
         """The user where the rule needs one, else the address."""
         return self.user_identity() or IP if rule.needs_user else IP
 
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Iterable[str]:
-        """The address twice, as a network and alone, and the user."""
+    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> list[str]:
+        """The address and the user."""
         users = [self.user] if with_user and self.learned and self.user else []
-        return [kind for kind in (IP, IP, *users) if snapshot.is_marked(kind)]
+        return [kind for kind in (IP, *users) if snapshot.is_marked(kind)]
+
+
+@dataclass
+class StubWorld:
+    """A process whose clock stands still."""
+
+    on_failure: str
+    frozen: int | None
+
+    def now_us(self) -> int:
+        """Now, always."""
+        return NOW
+
+    def frozen_now(self) -> int | None:
+        """What the script is told."""
+        return self.frozen
 
 
 def rule(name: str = "grab", **row: Any) -> Rule:
@@ -64,8 +81,12 @@ def rule(name: str = "grab", **row: Any) -> Rule:
 
 def ask(*rules: Rule, **fields: Any) -> Ask:
     """Ask at a door without marks, unless the test says otherwise."""
-    base: dict[str, Any] = {"facts": StubFacts(), "snapshot": Snapshot(marked_kinds=frozenset())}
-    return Ask(rules=list(rules), keys=KEYS, now_us=NOW, **(base | fields))
+    facts = fields.pop("facts", None) or StubFacts()
+    facts.memory = fields.pop("memory", facts.memory)
+    snapshot = fields.pop("snapshot", Snapshot(marked_kinds=frozenset()))
+    world = StubWorld(fields.pop("on_failure", "open"), fields.pop("frozen_now", None))
+    users = "all" if fields.pop("with_user", True) else "none"
+    return Ask(facts, Door(sender=None, users=users, **fields), Plan(rules, KEYS), snapshot, world)
 
 
 def reply(*rows: tuple[float, ...], verdict: int = 0, mark: int = 0, expires: float = 0) -> bytes:
@@ -97,6 +118,11 @@ def decide(asked: Ask, answer: bytes | Exception | object = None) -> tuple[Decis
         return end.value, steps
 
 
+def told(call: ScriptCall) -> tuple[Any, ...]:
+    """Read what the script is told of the only rule."""
+    return struct.unpack("<BBddddddd", call.args[0][1:])
+
+
 def kinds(steps: list[Any]) -> list[str]:
     """Name what a flow asked for."""
     return [step.fact if isinstance(step, Need) else step.script for step in steps]
@@ -115,19 +141,19 @@ BLOCKED_REPLY = reply(verdict=2, mark=1, expires=NOW + 1_500_000)
 
 
 @pytest.mark.parametrize(
-    ("fields", "lists", "expected", "asked_for"),
+    ("lists", "expected", "asked_for"),
     [
-        ({"enabled": False}, ALLOWED | BANNED, (Verdict.ALLOWED, Reason.DISABLED), []),
-        ({}, ALLOWED | BANNED, (Verdict.ALLOWED, Reason.ALLOWLISTED), []),
-        ({}, BANNED, (Verdict.BLOCKED, Reason.BLACKLISTED), []),
-        ({}, {}, (Verdict.BLOCKED, Reason.BLACKLISTED), ["decide"]),
+        (ALLOWED | BANNED, (Verdict.ALLOWED, Reason.ALLOWLISTED), []),
+        (BANNED, (Verdict.BLOCKED, Reason.BLACKLISTED), []),
+        ({}, (Verdict.BLOCKED, Reason.BLACKLISTED), ["decide"]),
     ],
 )
 def test_a_decision_when_everything_applies_follows_the_order(
-    fields: dict[str, Any], lists: dict[str, Any], expected: tuple[Verdict, Reason], asked_for: list[str]
+    lists: dict[str, Any], expected: tuple[Verdict, Reason], asked_for: list[str]
 ) -> None:
-    """Off, then allowlist, then blacklist, then rules; what comes first costs nothing that comes later (C102)."""
-    decision, steps = decide(ask(rule(), snapshot=Snapshot(**lists), **fields), BLOCKED_REPLY)
+    """Allowlist, then blacklist, then rules; what comes first costs nothing that comes later (C102)."""
+    snapshot = Snapshot(marked_kinds=frozenset({"ip"}), **lists)
+    decision, steps = decide(ask(rule(), snapshot=snapshot), BLOCKED_REPLY)
     assert expected == (decision.verdict, decision.reason)
     assert asked_for == kinds(steps)
 
@@ -155,7 +181,7 @@ def test_a_request_when_within_its_limit_passes_with_what_is_left() -> None:
     )
     (found,) = decision.results
     assert (NOW, 1.0, IP, "grab") == (found.at, found.period, found.identity, found.label)
-    assert [Charge(KEYS.log(IP, b"grab"), NOW, 1, 1_000_000)] == decision.charges
+    assert [Charge(0, KEYS.log(IP, b"grab"), NOW, 1, 1_000_000, 5)] == decision.charges
     assert ("", False) == (decision.identity, decision.degraded)
     assert [KEYS.log(IP, b"grab")] == steps[0].keys
 
@@ -214,11 +240,11 @@ def test_a_call_when_written_is_what_the_script_reads() -> None:
         rule(cost=2, mode="shadow", starts_us=5, ends_us=9), snapshot=Snapshot(), frozen_now=77, look=True
     )
     _, steps = decide(asked, reply(PASSED))
-    assert [KEYS.mark(IP), KEYS.log(IP, b"grab")] == steps[0].keys
-    assert [b"1", b"77"] == steps[0].args[:2]
-    assert (0, 3, 1_000_000, 5, 5, 2, 5, 9) == struct.unpack("<BBdddddd", steps[0].args[2])
+    assert [KEYS.mark(IP), KEYS.log(IP, b"grab")] == steps[-1].keys
+    assert (1, b"77") == (steps[-1].args[0][0], steps[-1].args[1])
+    assert (0, 3, 1_000_000, 5, 5, 2, 2, 5, 9) == told(steps[-1])
     _, steps = decide(ask(rule()), reply(PASSED))
-    assert [b"0", b""] == steps[0].args[:2]
+    assert (0, 1) == (steps[0].args[0][0], len(steps[0].args))
 
 
 def test_a_rule_when_asleep_says_nothing() -> None:
@@ -344,12 +370,6 @@ def test_an_address_when_unknown_or_elsewhere_is_in_no_network(facts: StubFacts)
     assert decide(ask(facts=facts, snapshot=lists))[0].reason is Reason.NO_RULE
 
 
-def test_a_door_when_it_has_no_business_with_lists_reads_none() -> None:
-    """`lists` off: neither networks nor marks."""
-    decision, steps = decide(ask(snapshot=Snapshot(**BANNED), lists=False))
-    assert (Reason.NO_RULE, []) == (decision.reason, steps)
-
-
 def test_a_user_when_allowlisted_passes_before_any_call() -> None:
     """The user is learned, found on the allowlist, and nothing is charged."""
     lists = Snapshot(allowed_users={USER: NEVER}, **BANNED)
@@ -407,9 +427,9 @@ def test_a_rule_when_topped_up_is_charged_the_difference() -> None:
     memory = Memory()
     later(memory, rule(cost=1), answer=reply(PASSED), units=2)
     _, steps = later(memory, rule(cost=1), answer=reply(PASSED), units=5)
-    assert 3 == struct.unpack("<BBdddddd", steps[0].args[2])[5]
+    assert 3 == told(steps[0])[5]
     assert [] == later(memory, rule(cost=1), units=5)[1]
-    assert {5} == set(memory.charged.values())
+    assert {5} == set(memory.charged().values())
 
 
 def test_a_look_when_it_costs_nothing_asks_all_the_same() -> None:
@@ -425,7 +445,7 @@ def test_a_later_door_when_one_has_denied_only_looks() -> None:
     memory = Memory()
     memory.denied, _ = later(memory, rule(), answer=reply(OVER, verdict=1))
     decision, steps = later(memory, rule("b"), answer=reply(PASSED))
-    assert 2 == struct.unpack("<BBdddddd", steps[0].args[2])[1]
+    assert 2 == told(steps[0])[1]
     assert [] == decision.charges
 
 
@@ -443,13 +463,15 @@ def test_a_mark_when_it_was_found_blocks_at_every_later_door() -> None:
     memory = Memory()
     memory.denied, _ = later(memory, rule(), answer=BLOCKED_REPLY, snapshot=Snapshot())
     decision, steps = later(memory, rule("b"), answer=BLOCKED_REPLY, snapshot=Snapshot())
-    assert KEYS.mark(IP) == steps[0].keys[0]
+    assert KEYS.mark(IP) == steps[-1].keys[0]
     assert decision.verdict is Verdict.BLOCKED
 
 
 def test_an_allowlisted_request_when_it_meets_later_doors_stays_so() -> None:
     """Who was found on the allowlist is not asked again."""
-    decision, steps = later(Memory(allowlisted=True), rule(), snapshot=Snapshot(**BANNED))
+    memory = Memory()
+    memory.allowlisted = True
+    decision, steps = later(memory, rule(), snapshot=Snapshot(**BANNED))
     assert (Reason.ALLOWLISTED, []) == (decision.reason, steps)
 
 
@@ -467,7 +489,7 @@ def test_a_failure_when_it_was_open_leaves_nothing_charged() -> None:
     """What Redis did not confirm is not remembered as charged (C56)."""
     memory = Memory()
     later(memory, rule(), answer=StoreUnavailable("gone"))
-    assert ({}, set()) == (memory.charged, memory.marks)
+    assert ({}, ()) == (memory.charged(), memory.marks)
 
 
 def blocked() -> Decision:
@@ -514,6 +536,6 @@ def test_offences_when_an_identity_is_joined_count_for_each_part() -> None:
 
 def test_a_refund_when_written_names_each_charge() -> None:
     """First stamp, units and period of each log, and a time only in tests."""
-    call = refund_call([Charge(b"key", NOW, 2, 60)], None)
-    assert ScriptCall("refund", [b"key"], [b"", struct.pack("<ddd", NOW, 2, 60)]) == call
+    call = refund_call([Charge(3, b"key", NOW, 2, 60, 5)], None)
+    assert ScriptCall("refund", [b"key"], [b"", struct.pack("<Bdddd", 3, NOW, 2, 60, 5)]) == call
     assert b"77" == refund_call([], 77).args[0]

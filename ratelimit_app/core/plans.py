@@ -1,0 +1,115 @@
+"""Plans: all about the rules of one door and route that can be known before a request comes, made once."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from ratelimit_app.core.identity import USER_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ratelimit_app.core.keys import Keys
+    from ratelimit_app.core.rates import Rate
+    from ratelimit_app.core.rules import Rule
+    from ratelimit_app.core.snapshot import Snapshot
+
+SHADOW, LOOK, LEASE = 1, 2, 4
+CODES = {
+    "sliding_window": 0,
+    "fixed_window": 1,
+    "sliding_counter": 2,
+    "token_bucket": 3,
+    "leaky_bucket": 4,
+    "gcra": 5,
+}
+LEAKY = CODES["leaky_bucket"]
+METERS = frozenset({CODES["token_bucket"], LEAKY, CODES["gcra"]})
+MAX_REMEMBERED = 64
+_RULE = struct.Struct("<BBddddddd")
+_COST = struct.Struct("<d")
+_COST_AT = struct.calcsize("<BBddd")
+
+
+class Part(NamedTuple):
+    """
+    One rate of one rule, as it is decided and charged.
+
+    `name`: the end of its key, behind the identity's. `cost`: of a request that is worth one unit. `definition`: all that the script is
+    told of it but the cost: what was decided under one definition says nothing under another.
+    """
+
+    rule: Rule
+    rate: Rate
+    code: int
+    name: bytes
+    cost: int
+    definition: bytes
+
+
+class Plan:
+    """The rules that one door decides together, and what they come to."""
+
+    __slots__ = ("_arguments", "_asked", "keys", "parts", "rules")
+
+    def __init__(self, rules: Sequence[Rule], keys: Keys) -> None:
+        self.rules = tuple(rules)
+        self.keys = keys
+        self.parts = tuple(
+            _part(rule, rate, keys.rule_name(rule.slot, number))
+            for rule in rules
+            for number, rate in enumerate(rule.rates)
+        )
+        self._arguments: dict[tuple[int, int, bool], bytes] = {}
+        self._asked: tuple[Snapshot | None, bool, tuple[str, ...]] = (None, False, ())
+
+    def asked(self, snapshot: Snapshot, with_user: bool) -> tuple[str, ...]:
+        """Give the facts that must be known before these rules and the lists can be read: `user`, `session`."""
+        of, with_, facts = self._asked
+        if of is not snapshot or with_ is not with_user:
+            facts = self._facts(snapshot, with_user)
+            self._asked = (snapshot, with_user, facts)
+        return facts
+
+    def _facts(self, snapshot: Snapshot, with_user: bool) -> tuple[str, ...]:
+        sources = {source.kind for rule in self.rules if rule.key_function is None for source in rule.sources}
+        asked = sources | snapshot.marked_kinds | ({"user"} if snapshot.allowed_users else set())
+        user = ("user",) if with_user and asked & USER_KINDS else ()
+        return (*user, "session") if "session" in asked else user
+
+    def argument(self, marks: int, units: int, look: bool) -> bytes:
+        """Write what the script is told when nothing has been charged before."""
+        key = (marks, units, look)
+        found = self._arguments.get(key)
+        if found is None:
+            costs = [part.cost * units for part in self.parts]
+            found = argument(marks, list(zip(self.parts, costs, strict=True)), look)
+            if len(self._arguments) < MAX_REMEMBERED:
+                self._arguments[key] = found
+        return found
+
+
+def _part(rule: Rule, rate: Rate, name: bytes) -> Part:
+    code = CODES[rule.algorithm]
+    limit, burst = rate.limit, rule.burst or rate.limit
+    if code in METERS:
+        burst = max(burst - rule.held, 0)
+    else:
+        limit = max(limit - rule.held, 0)
+    flags = (SHADOW if rule.shadow else 0) | (LEASE if rule.lease > 1 and not rule.shadow else 0)
+    lease = max(rule.lease, rule.cost)
+    definition = _RULE.pack(code, flags, rate.period_us, limit, burst, 0, lease, rule.starts_us, rule.ends_us)
+    return Part(rule, rate, code, b":" + name, rule.cost, definition)
+
+
+def argument(marks: int, costs: Sequence[tuple[Part, int]], look: bool) -> bytes:
+    """Write the one argument of the script: how many marks, then each part with its cost."""
+    words = [b"%c" % marks]
+    for part, cost in costs:
+        said = part.definition
+        flags = (said[1] | LOOK) & ~LEASE if look or not cost else said[1]
+        words.append(
+            said[:1] + b"%c" % flags + said[2:_COST_AT] + _COST.pack(cost) + said[_COST_AT + _COST.size :]
+        )
+    return b"".join(words)

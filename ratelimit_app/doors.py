@@ -1,0 +1,122 @@
+"""Doors: what each of them decides, and the one flow from a request to a decision that is kept."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from ratelimit_app import engine, offences, snapshot_cache
+from ratelimit_app.conf import conf
+from ratelimit_app.core.calls import NO_RULE, StoreUnavailable
+from ratelimit_app.core.decision import Decision, Reason, Verdict
+from ratelimit_app.core.evaluation import (
+    ALLOWLISTED,
+    DISABLED,
+    RETRY_UNAVAILABLE,
+    Ask,
+    Door,
+    Flow,
+    Memory,
+    Need,
+    evaluate,
+    offences_of,
+    recalled,
+)
+from ratelimit_app.core.matching import select
+from ratelimit_app.core.plans import Plan
+from ratelimit_app.core.snapshot import EMPTY, Snapshot
+from ratelimit_app.signals import request_denied
+
+MAX_PLANS = 10_000
+NO_SNAPSHOT = Decision(
+    False, Verdict.UNAVAILABLE, Reason.STORE_UNAVAILABLE, retry_after=RETRY_UNAVAILABLE, degraded=True
+)
+
+
+class _World:
+    """What this process knows beside its snapshot."""
+
+    now_us = staticmethod(snapshot_cache.now_us)
+    frozen_now = staticmethod(snapshot_cache.frozen_now)
+
+    @property
+    def on_failure(self) -> str:
+        return conf.on_failure
+
+
+_world = _World()
+
+
+def pass_door(facts: Any, door: Door) -> Flow:
+    """Decide what a door decides, and keep it: for later doors, the offences and the signal."""
+    if not conf.enabled:
+        return DISABLED
+    memory: Memory = facts.memory
+    snapshot = memory.snapshot or snapshot_cache.known()
+    if snapshot is None:
+        snapshot = yield from _first_snapshot(memory)
+        if snapshot is None and conf.on_failure == "closed" and not _spared(facts, door):
+            return (yield from _conclude(facts, door, NO_SNAPSHOT))
+    memory.snapshot = snapshot
+    plan = door.plan or _plan(facts, door, snapshot or EMPTY)
+    decision = yield from evaluate(Ask(facts, door, plan, snapshot or EMPTY, _world))
+    if snapshot is None and door.plan is None:
+        decision = replace(decision, degraded=True)
+    if decision.reason is _WITHIN_LIMIT:
+        return decision
+    return (yield from _conclude(facts, door, decision))
+
+
+_WITHIN_LIMIT = Reason.WITHIN_LIMIT
+
+
+def _first_snapshot(memory: Memory) -> Any:
+    """Wait for a process's first snapshot, unless this request has already waited for Redis in vain."""
+    if memory.store_failed:
+        return None
+    began = time.monotonic()
+    try:
+        return (yield Need("snapshot"))
+    except StoreUnavailable:
+        # A process that knows already that it has none waits for nothing, and may find Redis answering again.
+        memory.store_failed = time.monotonic() - began > conf.store_timeout / 2
+        return None
+
+
+def _spared(facts: Any, door: Door) -> bool:
+    """Rules in code need no snapshot, and the admin site stays reachable."""
+    return door.plan is not None or facts.is_spared
+
+
+def _plan(facts: Any, door: Door, snapshot: Snapshot) -> Plan:
+    """Give what this door comes to for a request of this route and method."""
+    keys, plans = conf.keys, snapshot.plans
+    method = facts.request.method or "GET"
+    place = (door, facts.route, method, keys)
+    plan: Plan | None = plans.get(place)
+    if plan is None:
+        rules = select(snapshot, facts.route, method, scope=door.scope, scopeless=door.scopeless)
+        if door.users != "all":
+            rules = [rule for rule in rules if rule.needs_user == (door.users == "only")]
+        plan = Plan((*rules, *door.beside), keys)
+        if len(plans) >= MAX_PLANS:
+            plans.clear()
+        if not door.beside:
+            plans[place] = plan
+    return plan
+
+
+def _conclude(facts: Any, door: Door, decision: Decision) -> Flow:
+    memory: Memory = facts.memory
+    if decision is ALLOWLISTED:
+        memory.allowlisted = True
+    if decision.allowed or door.look:
+        return recalled(memory) if decision is NO_RULE and memory.decisions else decision
+    first, memory.denied = memory.denied is None, decision
+    if first:
+        offences.record(offences_of(decision))
+        if request_denied.has_listeners(door.sender):
+            arguments = {"request": getattr(facts, "request", None), "decision": decision}
+            yield engine.Announce(request_denied, door.sender, arguments)
+    return decision
