@@ -14,11 +14,12 @@ class RatelimitAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from ratelimit_app import checks, conf, publishing, receivers, snapshot_cache
+        from ratelimit_app import checks, conf, local_cache, publishing, receivers, snapshot_cache
         from ratelimit_app.store import gateway
 
         setting_changed.connect(conf.on_setting_changed, dispatch_uid="ratelimit_app.conf")
         setting_changed.connect(gateway.on_setting_changed, dispatch_uid="ratelimit_app.gateway")
+        setting_changed.connect(local_cache.on_setting_changed, dispatch_uid="ratelimit_app.local_cache")
         checks.connect()
         snapshot_cache.publish_when_missing(publishing.publish_missing)
         receivers.connect()
