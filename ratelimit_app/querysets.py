@@ -39,8 +39,8 @@ class PublishedQuerySet(models.QuerySet[Any]):
     def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Create as Django does. Raises ValidationError for a row that may not be."""
         rows = list(objs)
-        _prepare(rows)
         self._for_write = True
+        self._prepare(rows)
         with transaction.atomic(using=self.db, savepoint=False):
             made = super().bulk_create(rows, *args, **kwargs)
             # Rows that were written over may have been anybody's: then all is published.
@@ -50,12 +50,20 @@ class PublishedQuerySet(models.QuerySet[Any]):
     def bulk_update(self, objs: Iterable[Any], fields: Iterable[str], *args: Any, **kwargs: Any) -> int:
         """Update as Django does. Raises ValidationError for a row that may not be."""
         rows = list(objs)
-        _prepare(rows)
         self._for_write = True
+        self._prepare(rows)
         with transaction.atomic(using=self.db, savepoint=False):
             count = super().bulk_update(rows, fields, *args, **kwargs)
             self._changed(self._identities_of(rows))
         return count
+
+    def _prepare(self, rows: list[Any]) -> None:
+        # The models of a migration have no such methods: they are what they were at their time.
+        for prepare in (prepare for row in rows if (prepare := getattr(row, "prepare", None))):
+            prepare()
+        together = getattr(self.model, "prepare_together", None)
+        if together is not None:
+            together(rows, self.db)
 
     def _changed(self, identities: Sequence[str] | None) -> None:
         known = identities if identities is not None and len(identities) <= MAX_IDENTITIES else None
@@ -113,14 +121,6 @@ class PublicationQuerySet(models.QuerySet[Any]):
             self.bulk_create([self.model(pk=1)], ignore_conflicts=True)
             self.filter(pk=1).update(counter=F("counter"))
         return self.get(pk=1)
-
-
-def _prepare(rows: Iterable[Any]) -> None:
-    for row in rows:
-        # The models of a migration have no such method: they are what they were at their time.
-        prepare = getattr(row, "prepare", None)
-        if prepare is not None:
-            prepare()
 
 
 _PublishedBase = models.Manager.from_queryset(PublishedQuerySet)

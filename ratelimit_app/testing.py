@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
 
 from ratelimit_app import offences, snapshot_cache
 from ratelimit_app.conf import conf
+from ratelimit_app.core.groups import share
 from ratelimit_app.core.rules import rule_from_dict
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.store.connection import client, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ratelimit_app.core.rules import Rule, RuleError
 
 _FIELDS = (
     "name",
@@ -35,6 +38,9 @@ _FIELDS = (
     "cost",
     "mode",
     "on_failure",
+    "group",
+    "reserve",
+    "lease",
 )
 _TIMES = {"starts_at": "starts_us", "ends_at": "ends_us"}
 
@@ -51,19 +57,23 @@ class override_rules(TestContextDecorator):  # noqa: N801 - used like a function
         super().__init__()
         rows = [_row(rule, n) for n, rule in enumerate(rules)]
         rows += [{"name": name, "rate": rate, "key": "ip"} for name, rate in rates.items()]
-        self._rules = tuple(rule_from_dict(row) for row in rows)
+        made = [rule_from_dict(row) for row in rows]
+        self._rules = share([rule for rule in made if rule.mode != "off"], _refuse)
         self._before: list[Any] = []
 
     def enable(self) -> None:
         """Begin."""
-        active = tuple(rule for rule in self._rules if rule.mode != "off")
         self._before.append(
-            snapshot_cache.override(replace(EMPTY, version="override", rules=active, routes={}))
+            snapshot_cache.override(replace(EMPTY, version="override", rules=self._rules, routes={}))
         )
 
     def disable(self) -> None:
         """End; rules overridden around these ones count again."""
         snapshot_cache.override(self._before.pop())
+
+
+def _refuse(_: Rule, error: RuleError) -> NoReturn:
+    raise error
 
 
 def _row(rule: Any, number: int) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_the_lists_when_filtered_and_searched_find_their_rows(client: Client, st
     make_one_of_each()
     policy = PromotionPolicy.objects.get().pk
     queries: dict[Any, list[str]] = {
-        Rule: ["mode=enforce", "algorithm=sliding_window", "scope=", "on_failure=", "q=a"],
+        Rule: ["mode=enforce", "algorithm=sliding_window", "scope=", "on_failure=", "group=", "q=a"],
         BlacklistEntry: [
             "source__exact=promoted",
             "active=yes",

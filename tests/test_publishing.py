@@ -391,6 +391,23 @@ def test_a_row_when_raw_sql_spoils_it_is_left_out_alone(
     assert 1 == len([text for text in errors if "blacklist entry" in text])
 
 
+def test_a_group_when_raw_sql_makes_it_disagree_goes_on_with_its_first_rule(
+    valkey: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C136: the rule that differs is left out with one error in the log; reserves reach every process."""
+    for name, reserve in (("browse", None), ("pay", 4), ("ship", 2)):
+        Rule.objects.create(name=name, rate="9/s", group="shop", reserve=reserve)
+    execute("UPDATE ratelimit_app_rule SET rate = '9/m' WHERE name = 'ship'")
+    for _ in range(2):
+        publishing.sync()
+        snapshot_cache.refresh()
+    snapshot = snapshot_cache.known()
+    assert snapshot is not None
+    assert {"browse": 4, "pay": 0} == {rule.name: rule.held for rule in snapshot.rules}
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert 1 == len([text for text in errors if "'ship' cannot share" in text])
+
+
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL refuses such values itself")
 def test_a_row_when_it_cannot_even_be_read_is_left_out_alone(valkey: Any) -> None:
     """C136: SQLite lets any bytes into any column."""

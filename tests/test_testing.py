@@ -18,7 +18,7 @@ from django.test import (
 )
 from django.utils import timezone
 
-from ratelimit_app import acquire, check, testing
+from ratelimit_app import acquire, check, snapshot_cache, testing
 from ratelimit_app.conf import conf
 from ratelimit_app.core.rates import RateError
 from ratelimit_app.core.rules import RuleError
@@ -104,6 +104,20 @@ class InSimpleTestCase(SimpleTestCase):
         """Async tests and the async client too."""
         client = AsyncClient()
         assert [200, 429] == [(await client.get("/aplain/")).status_code for _ in range(2)]
+
+
+def test_rules_when_they_share_a_limit_hold_their_reserves() -> None:
+    """Groups mean the same as in the database, and what cannot share is refused at once."""
+    from ratelimit_app.models import Rule
+
+    group = {"rate": "9/m", "key": "ip", "group": "shop"}
+    with testing.override_rules(group | {"name": "browse"}, Rule(name="pay", reserve=4, **group)):
+        snapshot = snapshot_cache.known()
+        assert snapshot is not None
+        assert {"browse": 4, "pay": 0} == {rule.name: rule.held for rule in snapshot.rules}
+    with pytest.raises(RuleError, match="cannot share"):
+        testing.override_rules(group, group | {"key": "user"})
+    testing.override_rules(group, group | {"key": "user", "mode": "off"})
 
 
 def test_rules_when_overridden_twice_nest() -> None:

@@ -12,7 +12,7 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import parse_network
 from ratelimit_app.core.entries import canonical, width_danger
 from ratelimit_app.core.identity import IdentityError
-from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin
+from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin, Rule
 
 if TYPE_CHECKING:
     from ratelimit_app.core.addresses import Address
@@ -29,6 +29,22 @@ class OneErrorForm(ModelForm):
         refused = {field: copy(errors) for field, errors in self.errors.items()}
         super()._post_clean()  # type: ignore[misc]  # the stubs leave it out
         self.errors.update(refused)
+
+
+class RuleForm(OneErrorForm):
+    """A rule; what a shared limit means is said beside its fields."""
+
+    class Meta:
+        model = Rule
+        fields = "__all__"
+        help_texts = {
+            "group": "Rules of one group share one count. They have the same key, periods, algorithm and burst; "
+            "their limits may differ. Blank: a count of its own.",
+            "reserve": "Units of the group's limit that its other rules must leave to this one, while it is "
+            "enforced, whatever its start and end. Blank: none.",
+            "lease": "Units that each process takes at a time, for one hot key: 2 to a tenth of the limit, at most "
+            "1,000. Never over the limit; near it, some may be left over. Blank: as requests come.",
+        }
 
 
 class EntryForm(OneErrorForm):

@@ -8,7 +8,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from ratelimit_app.admin.forms import OneErrorForm
+from ratelimit_app.admin.forms import RuleForm
 from ratelimit_app.admin.status import StatusAdmin
 from ratelimit_app.models import Mode, Rule
 from ratelimit_app.publishing import rules_published
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 class RuleAdmin(StatusAdmin):
     """Rules: who may ask how often."""
 
-    form = OneErrorForm
+    form = RuleForm
     list_display = ("name", "mode", "rate", "key", "scope", "route", "methods", "active_now", "in_redis")
-    list_filter = ("mode", "algorithm", "on_failure", "scope")
-    search_fields = ("name", "description", "scope", "route", "key")
+    list_filter = ("mode", "algorithm", "on_failure", "scope", "group")
+    search_fields = ("name", "description", "scope", "route", "key", "group")
     actions = ("enable", "shadow", "disable")
     readonly_fields = ("active_now", "in_redis")
     fieldsets = (
         (None, {"fields": ("name", "description", "mode", ("active_now", "in_redis"))}),
         ("What it covers", {"fields": ("scope", "route", "methods", "starts_at", "ends_at")}),
         ("How much, for whom", {"fields": ("key", "rate", "algorithm", "burst", "cost")}),
+        ("Shared limit", {"fields": ("group", "reserve", "lease")}),
         ("When things go wrong", {"fields": ("on_failure", "offence_weight")}),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ratelimit_app.core.groups import deciding
 from ratelimit_app.core.rules import METHODS, Rule
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ def canonical_path(path: str, *, dots: bool = True) -> str:
 
 
 def select(snapshot: Snapshot, route: Route, method: str, *, scope: str, scopeless: bool) -> list[Rule]:
-    """Give the rules of a scope, and those without one when `scopeless`, that a request of this route meets."""
+    """
+    Give the rules of a scope, and those without one when `scopeless`, that a request of this route meets.
+
+    Of rules that share a limit only one decides at any time (`groups.deciding`): a request is charged once.
+    """
     table = snapshot.routes
     prefixes = table.get("prefixes")
     if prefixes is None:
@@ -65,11 +70,13 @@ def select(snapshot: Snapshot, route: Route, method: str, *, scope: str, scopele
             table.clear()
             table["prefixes"] = prefixes
         scopes = {scope} - {""} | ({""} if scopeless else set())
-        table[key] = rules = [
-            rule
-            for rule in snapshot.rules
-            if rule.scope in scopes and rule.covers_method(method) and _covers_route(rule, route, hits)
-        ]
+        table[key] = rules = deciding(
+            [
+                rule
+                for rule in snapshot.rules
+                if rule.scope in scopes and rule.covers_method(method) and _covers_route(rule, route, hits)
+            ]
+        )
     return rules
 
 

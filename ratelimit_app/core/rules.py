@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ratelimit_app.core.algorithms import ALGORITHMS, MAX_LIMITS
@@ -14,7 +15,13 @@ MODES = ("enforce", "shadow", "off")
 FAILURE_POLICIES = ("open", "closed")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
+MAX_LEASE = 1_000
+# Of a limit that is leased by parts, the most that one part may be.
+LEASES_IN_LIMIT = 10
+METERS = frozenset({"token_bucket", "leaky_bucket", "gcra"})
+
 KeyFunction = Callable[[str, Any], Any]
+_GROUP = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 
 
 class RuleError(ValueError):
@@ -30,9 +37,14 @@ class Rule:
     """
     One rule, from the admin or from code.
 
-    `slot`: its name in keys and offences. `rates`: longest period first; none: no limit. `methods`: empty: every method but OPTIONS. `starts_us`,
-    `ends_us`: microseconds since the epoch by the Redis clock, 0: no bound. `key_function`: for rules in code,
-    called with (group, request), its value stands for the sources.
+    `slot`: its name in keys; rules of one group have one. `rates`: longest period first; none: no limit.
+    `methods`: empty: every method but OPTIONS. `starts_us`, `ends_us`: microseconds since the epoch by the Redis
+    clock, 0: no bound. `key_function`: for rules in code, called with (group, request), its value stands for the
+    sources. `group`: whose limit it shares. `reserve`: units of that limit that it keeps for itself; `held`: units
+    that the others of its group keep from it. `lease`: units that a process takes at a time, 0: as they come.
+    `shadow`: whether it only watches. `shared`: whether it is one of a group that share a log. `needs_user`: whether its
+    identity cannot be known before the user is. `label`: its name among offences: rules in code count under their
+    group.
     """
 
     name: str
@@ -49,18 +61,26 @@ class Rule:
     on_failure: str = ""
     starts_us: int = 0
     ends_us: int = 0
+    group: str = ""
+    reserve: int = 0
     held: int = 0
     lease: int = 0
     key_function: KeyFunction | None = field(default=None, compare=False)
-    needs_user: bool = field(init=False, compare=False)
-    label: str = field(init=False, compare=False)
-    shadow: bool = field(init=False, compare=False)
+    shadow: bool = field(init=False, repr=False, compare=False)
+    shared: bool = field(init=False, repr=False, compare=False)
+    needs_user: bool = field(init=False, repr=False, compare=False)
+    label: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        needs_user = any(source.kind in USER_KINDS for source in self.sources)
-        object.__setattr__(self, "needs_user", needs_user)
-        object.__setattr__(self, "label", self.name if self.slot == self.name else f"@{self.name}")
-        object.__setattr__(self, "shadow", self.mode == "shadow")
+        known = {
+            "shadow": self.mode == "shadow",
+            "shared": bool(self.group) and self.mode == "enforce",
+            "needs_user": any(source.kind in USER_KINDS for source in self.sources),
+            "label": f"@{self.name}" if self.slot.startswith("@") else self.name,
+        }
+        # Worked out once: every request asks for them, and a frozen value has no other way to keep them.
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
 
     def covers_method(self, method: str) -> bool:
         """Whether a request of this method is its business."""
@@ -98,6 +118,11 @@ def check_limits(rates: tuple[Rate, ...], algorithm: str, cost: int) -> None:
             raise RuleError(msg, f"{cost} is more than the limit of {rate}: no request could ever pass.")
 
 
+def room(rule: Rule, rate: Rate) -> int:
+    """Give the units that a rate can hold at once."""
+    return rule.burst or rate.limit if rule.algorithm in METERS else rate.limit
+
+
 def rule_from_dict(data: dict[str, Any]) -> Rule:
     """Make a rule from a snapshot's plain data. Raises RuleError, RateError or IdentityError."""
     try:
@@ -109,9 +134,8 @@ def rule_from_dict(data: dict[str, Any]) -> Rule:
         if cost < 1:
             msg = "cost"
             raise RuleError(msg, f"{cost} is not a cost: expected a whole number from 1.")
-        return Rule(
+        rule = Rule(
             name=str(data["name"]),
-            slot=str(data["name"]),
             rates=rates,
             sources=parse_sources(data["key"]),
             scope=data.get("scope", ""),
@@ -124,10 +148,83 @@ def rule_from_dict(data: dict[str, Any]) -> Rule:
             on_failure=data.get("on_failure", ""),
             starts_us=int(data.get("starts_us") or 0),
             ends_us=int(data.get("ends_us") or 0),
+            **_sharing(data),
         )
     except (KeyError, TypeError, AttributeError) as error:
         msg = "rule"
         raise RuleError(msg, f"{data!r} is not a rule: {error!r}.") from error
+    _check_reserve(rule)
+    _check_lease(rule)
+    # What only watches takes nothing ahead.
+    return replace(rule, lease=0) if rule.shadow and rule.lease else rule
+
+
+def _sharing(data: dict[str, Any]) -> dict[str, Any]:
+    """Give what a rule has of a shared limit; one that is not enforced counts on its own."""
+    group, enforced = data.get("group") or "", data.get("mode", "enforce") == "enforce"
+    if group and not (isinstance(group, str) and _GROUP.fullmatch(group)):
+        msg = "group"
+        raise RuleError(
+            msg, f"{group!r} is not a group: expected 1 to 100 letters, digits, '-' or '_', or nothing."
+        )
+    lease = _units(data, "lease")
+    return {
+        # No name of a rule and no slot of code begins with this.
+        "slot": f"%{group}" if group and enforced else str(data["name"]),
+        "group": group,
+        "reserve": _units(data, "reserve"),
+        "lease": lease if lease > 1 else 0,
+    }
+
+
+def _units(data: dict[str, Any], name: str) -> int:
+    value = data.get(name)
+    try:
+        units = 0 if value is None else int(str(value))
+    except ValueError:
+        units = -1
+    if units < 0:
+        raise RuleError(name, f"{value!r} is not a {name}: expected a whole number of units, or nothing.")
+    return units
+
+
+def _check_reserve(rule: Rule) -> None:
+    if rule.reserve and not rule.group:
+        msg = "reserve"
+        raise RuleError(
+            msg,
+            f"{rule.reserve} units are reserved of a limit that nobody shares: name its group too, or leave the "
+            "reserve blank.",
+        )
+    for rate in rule.rates:
+        if rate.limit and rule.reserve >= room(rule, rate):
+            msg = "reserve"
+            raise RuleError(
+                msg,
+                f"{rule.reserve} is not less than the {room(rule, rate)} that {rate} holds: a reserve is a part of "
+                "the limit. Write a lower reserve.",
+            )
+
+
+def _check_lease(rule: Rule) -> None:
+    if not rule.lease:
+        return
+    if rule.cost > rule.lease:
+        msg = "lease"
+        raise RuleError(
+            msg,
+            f"{rule.lease} is less than the cost of {rule.cost}: a lease holds whole requests. Write more.",
+        )
+    for rate in rule.rates:
+        most = min(rate.limit // LEASES_IN_LIMIT, MAX_LEASE)
+        if rate.limit and rule.lease > most:
+            advice = f"Write at most {most}" if most > 1 else "This limit is too low for one"
+            msg = "lease"
+            raise RuleError(
+                msg,
+                f"{rule.lease} is too much to take at a time of {rate}: a lease is at most a tenth of the limit and "
+                f"{MAX_LEASE:,}. {advice}, or leave it blank.",
+            )
 
 
 def _expect(value: object, choices: tuple[str, ...], name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
+from ratelimit_app.core.groups import share
 from ratelimit_app.core.identity import NAMED_KINDS, Source, kind_of
 from ratelimit_app.core.rules import Rule, rule_from_dict
 
@@ -98,7 +99,7 @@ def load(text: str | bytes, networks: NetworkTable, report: Callable[[str, Excep
             report(f"allowlist entry {identity!r}", error)
     return Snapshot(
         version=body["version"],
-        rules=tuple(_rules(body["rules"], report)),
+        rules=share(_rules(body["rules"], report), lambda rule, error: report(f"rule {rule.name!r}", error)),
         allowed_networks=allowed,
         allowed_users=users,
         marked_kinds=frozenset(body["kinds"]),

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from django.db import models
+from django.core.exceptions import ValidationError
+from django.db import models, router
 from django.db.models import F, Q
 
+from ratelimit_app.core import rules as core
 from ratelimit_app.core.algorithms import ALGORITHMS
+from ratelimit_app.core.groups import join
 from ratelimit_app.core.identity import SOURCES_HELP, IdentityError
 from ratelimit_app.core.rates import GRAMMAR, RateError
-from ratelimit_app.core.rules import FAILURE_POLICIES, RuleError, rule_from_dict
 from ratelimit_app.models.validation import refuse, to_us
 from ratelimit_app.querysets import PublishedManager
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _ROUTE = re.compile(r"/\S*|[^\s/:]+(:[^\s/:]+)*")
@@ -38,7 +40,7 @@ def algorithm_choices() -> list[tuple[str, str]]:
 
 def failure_choices() -> list[tuple[str, str]]:
     """Give the failure policies that this release has."""
-    return [(name, name) for name in FAILURE_POLICIES]
+    return [(name, name) for name in core.FAILURE_POLICIES]
 
 
 class Mode(models.TextChoices):
@@ -125,28 +127,50 @@ class Rule(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save as Django does. Raises ValidationError for a rule that cannot be made."""
+        """Save as Django does. Raises ValidationError for a rule that cannot be made, or cannot share its limit."""
         self.prepare()
+        self.prepare_together([self], kwargs.get("using") or router.db_for_write(Rule, instance=self))
         super().save(*args, **kwargs)
 
     def clean(self) -> None:
         """Validate as `save` does, so that a form says it beside the field."""
         super().clean()
         self.prepare()
+        self.prepare_together([self], router.db_for_write(Rule, instance=self))
 
     def prepare(self) -> None:
         """Raise ValidationError when this rule cannot be made."""
+        self.to_core()
+
+    def to_core(self) -> core.Rule:
+        """Give what a process makes of this row. Raises ValidationError when it cannot be made."""
         self._check_form()
         try:
-            rule_from_dict(self.to_dict())
+            return core.rule_from_dict(self.to_dict())
         except RateError as error:
             refuse("rate", str(error))
         except IdentityError as error:
             refuse("key", str(error))
-        except RuleError as error:
+        except core.RuleError as error:
             refuse(None if error.field == "rule" else error.field, str(error))
         except (ValueError, TypeError) as error:
             refuse(None, f"This is not a rule: {error}")
+
+    @classmethod
+    def prepare_together(cls, rows: Sequence[Rule], using: str) -> None:
+        """Raise ValidationError when enforced rules, as they are to be, cannot share the limits of their groups."""
+        newcomers = [rule for row in rows if row.group and (rule := row.to_core()).shared]
+        if not newcomers:
+            return
+        groups = {rule.group for rule in newcomers}
+        enforced = cls.objects.using(using).filter(group__in=groups, mode=Mode.ENFORCE).order_by("name")
+        replaced = {row.pk for row in rows} | {row.name for row in rows}
+        others = (row for row in enforced if not {row.pk, row.name} & replaced)
+        members = [member for row in others if (member := _unspoilt(row))]
+        try:
+            join(members, newcomers)
+        except core.RuleError as error:
+            refuse(error.field, str(error))
 
     def _check_form(self) -> None:
         """Refuse what the core does not look at."""
@@ -177,6 +201,9 @@ class Rule(models.Model):
             "cost",
             "mode",
             "on_failure",
+            "group",
+            "reserve",
+            "lease",
         )
         row = {name: getattr(self, name) for name in names}
         return row | {"starts_us": to_us(self.starts_at), "ends_us": to_us(self.ends_at)}
@@ -185,8 +212,18 @@ class Rule(models.Model):
     def clean_update(cls, rows: models.QuerySet[Rule], values: Mapping[str, Any]) -> dict[str, Any]:
         """Give the values of an `update`. Raises ValidationError when a row could not be made with the literal ones."""
         literals = {name: value for name, value in values.items() if not hasattr(value, "resolve_expression")}
-        for row in rows.order_by() if literals else ():
+        changed = list(rows.order_by()) if literals else []
+        for row in changed:
             for name, value in literals.items():
                 setattr(row, name, value)
             row.prepare()
+        cls.prepare_together(changed, rows.db)
         return dict(values)
+
+
+def _unspoilt(row: Rule) -> core.Rule | None:
+    """Give what a process makes of a row; None where raw SQL has spoilt it."""
+    try:
+        return row.to_core()
+    except ValidationError:
+        return None

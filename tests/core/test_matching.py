@@ -142,6 +142,21 @@ def test_the_admin_site_when_a_rule_does_not_name_it_is_exempt(route: str, expec
     assert expected == met(snapshot(rule=route), "/admin/auth/user/", view, admin_root="/admin/")
 
 
+def test_rules_of_one_group_when_they_match_one_request_leave_one_to_decide() -> None:
+    """`browse: any` and `pay: /pay/` share a limit: paying is not judged as browsing too."""
+    group = {"group": "shop"}
+    made = snapshot(all={}, browse=group, pay=group | {"route": "/pay/", "reserve": 2})
+    assert ["all", "browse"] == met(made, "/")
+    assert ["all", "pay"] == met(made, "/pay/")
+
+
+def test_a_rule_of_a_group_when_it_sleeps_leaves_the_next_to_decide() -> None:
+    """Before the start and after the end of `pay`, `browse` judges paying: never nobody."""
+    group = {"group": "shop"}
+    made = snapshot(browse=group, pay=group | {"reserve": 2, "starts_us": 5, "ends_us": 9})
+    assert ["browse", "browse", "pay"] == met(made, "/pay/")
+
+
 def test_rules_when_looked_up_again_are_remembered_for_the_route() -> None:
     """Matching is done once for each route, and a new snapshot begins anew."""
     made = snapshot(order="orders:one")

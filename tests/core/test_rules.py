@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,12 +33,15 @@ def test_a_rule_when_made_of_everything_keeps_it() -> None:
         "methods": "post, get",
         "burst": 4,
         "cost": 2,
+        "group": "shop",
+        "reserve": 3,
     }
     row |= {"mode": "shadow", "on_failure": "closed", "starts_us": 5, "ends_us": 9, "rate": "5/s;9/m"}
     rule = rule_from_dict(row)
     assert (("user", "ip"), "sale", "/api/") == (tuple(s.kind for s in rule.sources), rule.scope, rule.route)
     assert frozenset({"GET", "HEAD", "POST"}) == rule.methods
     assert (4, 2, "closed", 5, 9) == (rule.burst, rule.cost, rule.on_failure, rule.starts_us, rule.ends_us)
+    assert ("shop", 3, "grab") == (rule.group, rule.reserve, rule.slot)
     assert (9, 5) == tuple(rate.limit for rate in rule.rates)
     assert rule.shadow
     assert rule.needs_user
@@ -60,6 +64,19 @@ def test_a_rule_when_its_bounds_are_blank_has_none(missing: object) -> None:
         ({"cost": 0}, "cost", "0 is not a cost"),
         ({"cost": -1}, "cost", "-1 is not a cost"),
         ({"cost": 6}, "cost", "6 is more than the limit of 5/s"),
+        ({"group": "a b"}, "group", "'a b' is not a group: expected"),
+        ({"group": 7}, "group", "7 is not a group: expected"),
+        ({"reserve": 1}, "reserve", "1 units are reserved of a limit that nobody shares"),
+        ({"reserve": -1}, "reserve", "-1 is not a reserve"),
+        ({"reserve": 1.5}, "reserve", "1.5 is not a reserve"),
+        ({"reserve": 5, "group": "g"}, "reserve", "5 is not less than the 5 that 5/s holds"),
+        ({"reserve": 5, "group": "g", "rate": "9/m;5/s"}, "reserve", "5 is not less than the 5"),
+        ({"lease": "many"}, "lease", "'many' is not a lease"),
+        ({"lease": 2}, "lease", "2 is too much to take at a time of 5/s.* This limit is too low for one"),
+        ({"lease": 11, "rate": "109/s"}, "lease", "11 is too much .* Write at most 10, or leave"),
+        ({"lease": 10, "rate": "9/s;100/m"}, "lease", "too much to take at a time of 9/s"),
+        ({"lease": 4, "cost": 5, "rate": "100/s"}, "lease", "4 is less than the cost of 5"),
+        ({"lease": 2, "mode": "shadow"}, "lease", "2 is too much"),
         ({"rate": "10001/s"}, "rate", "sliding_window takes limits up to 10,000"),
         ({"cost": None}, "rule", "is not a rule"),
         ({"methods": 7}, "rule", "is not a rule"),
@@ -125,3 +142,48 @@ def test_a_label_when_the_rule_is_in_code_is_its_group() -> None:
     """Offences of rules in code count under their group, which no admin rule's slug can be."""
     admin, code = rule_from_dict(ROW), Rule(name="login", slot="@login:5/m", rates=(Rate(5, 1),))
     assert ("grab", "@login") == (admin.label, code.label)
+
+
+def test_a_label_when_rules_share_a_limit_is_the_rules_own_name() -> None:
+    """Offences count under the rule that denied, whatever log it shares."""
+    assert ("grab", "%shop") == ((rule := rule_from_dict(ROW | {"group": "shop"})).label, rule.slot)
+
+
+def test_a_slot_when_rules_share_a_limit_is_no_rules_and_no_codes() -> None:
+    """Sharing happens only through a group: no name of a rule and no slot of code can be a group's (C22)."""
+    slots = {rule_from_dict(ROW | row).slot for row in ({}, {"name": "g"}, {"group": "g"}, {"group": "grab"})}
+    assert {"grab", "g", "%g", "%grab"} == slots
+
+
+@pytest.mark.parametrize("mode", ["shadow", "off"])
+def test_a_rule_when_it_is_not_enforced_counts_in_a_log_of_its_own(mode: str) -> None:
+    """Watching changes nothing for those who share the limit, and takes no permits ahead."""
+    rule = rule_from_dict(ROW | {"group": "shop", "mode": mode, "rate": "100/s", "lease": 10})
+    assert ("grab", False, 0 if mode == "shadow" else 10) == (rule.slot, rule.shared, rule.lease)
+
+
+@pytest.mark.parametrize(("lease", "kept"), [(None, 0), (0, 0), (1, 0), (2, 2), (1_000, 1_000)])
+def test_a_lease_when_it_is_of_one_is_none(lease: int | None, kept: int) -> None:
+    """One permit at a time is what happens anyway; a tenth of the limit is the most."""
+    assert kept == rule_from_dict(ROW | {"rate": "10000/s", "lease": lease}).lease
+
+
+def test_a_lease_when_over_a_thousand_is_refused() -> None:
+    """However high the limit is."""
+    with pytest.raises(RuleError, match="Write at most 1000"):
+        rule_from_dict(ROW | {"rate": "10000/s", "lease": 1_001})
+
+
+def test_a_limit_of_zero_when_the_rule_leases_or_reserves_is_taken() -> None:
+    """Closing a door for the night needs no other change (C47)."""
+    row = ROW | {"rate": "0/s", "group": "shop", "reserve": 4, "lease": 20}
+    assert (4, 20) == ((rule := rule_from_dict(row)).reserve, rule.lease)
+
+
+def test_a_rule_when_copied_works_out_anew_what_it_keeps() -> None:
+    """What a rule knows of itself follows its fields."""
+    rule = rule_from_dict(ROW | {"group": "shop"})
+    watching = replace(rule, mode="shadow", sources=(Source("user"),))
+    assert ((False, True, False), (True, False, True)) == tuple(
+        (r.shadow, r.shared, r.needs_user) for r in (rule, watching)
+    )

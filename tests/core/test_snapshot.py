@@ -88,6 +88,27 @@ def test_a_rule_when_it_became_invalid_is_left_out_and_reported(row: dict[str, A
     assert reports[0].startswith("rule 'bad': ")
 
 
+def test_a_rule_when_its_group_cannot_take_it_is_left_out_and_reported() -> None:
+    """A group that raw SQL has made disagree goes on with its first rule (C136)."""
+    row = {"rate": "9/s", "key": "ip", "group": "shop"}
+    rows = [
+        row | {"name": "pay", "reserve": 4},
+        row | {"name": "browse"},
+        row | {"name": "late", "key": "user"},
+    ]
+    made, reports = read(written(rules=rows))
+    assert {"pay": 0, "browse": 4} == {rule.name: rule.held for rule in made.rules}
+    assert 1 == len(reports)
+    assert reports[0].startswith("rule 'late': 'late' cannot share")
+
+
+def test_a_rule_of_a_group_when_off_reserves_nothing() -> None:
+    """Switching a rule off gives the others its share at once."""
+    row = {"rate": "9/s", "key": "ip", "group": "shop"}
+    rows = [row | {"name": "browse"}, row | {"name": "pay", "reserve": 4, "mode": "off"}]
+    assert [("browse", 0)] == [(rule.name, rule.held) for rule in read(written(rules=rows))[0].rules]
+
+
 def test_an_allowed_entry_when_it_became_invalid_is_left_out_and_reported() -> None:
     """A network that is none, and an expiry that is none, are two reports; the good entry counts."""
     made, reports = read(written(allowlist={"ip:x": 0, "ip:10.0.0.1": "x", "user:1": None, "user:2": 0}))
