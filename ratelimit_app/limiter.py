@@ -181,12 +181,14 @@ def reset(identity: str) -> int:
 
     Walks the keyspace with SCAN: meant for people and tests, not for requests. Raises StoreUnavailable.
     """
-    pattern = conf.keys.logs_pattern(canonical(identity))
+    written = canonical(identity)
+    pattern = conf.keys.logs_pattern(written)
     deleted = 0
     with unavailable():
         redis = client()
         for key in redis.scan_iter(match=pattern, count=1_000):
             deleted += int(redis.unlink(key))
+    snapshot_cache.have_forgotten([written])
     return deleted
 
 

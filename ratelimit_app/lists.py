@@ -12,6 +12,7 @@ from django.utils import timezone
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, parse_network
 from ratelimit_app.core.entries import block_danger, parse_identity
+from ratelimit_app.core.identity import IdentityError
 from ratelimit_app.models import BlacklistEntry, Origin
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ def block(
 
     `identity`: such as `ip:203.0.113.0/24`, `user:42` or `header:x-api-key:<value>`. `period`: seconds, None for
     ever. An entry that there is already is extended, never shortened. Every process knows it within
-    `REFRESH_INTERVAL` + 1 seconds of the commit. Raises IdentityError (a ValueError) for what is no identity.
+    `REFRESH_INTERVAL` + 1 seconds of the commit. Raises IdentityError (a ValueError) for what is no identity, and
+    ValueError for what is no period.
     """
-    kind, value = parse_identity(identity, conf.key_secret)
+    kind, value = read_identity(identity)
+    check_period(period)
     reason = reason[:_MAX_REASON]
-    expires_at = _end_of(period)
+    expires_at = None if period is None else timezone.now() + timedelta(seconds=period)
     with transaction.atomic(using=router.db_for_write(BlacklistEntry)):
         entry: BlacklistEntry
         entry, is_new = BlacklistEntry.objects.get_or_create(
@@ -59,7 +62,7 @@ def unblock(identity: str) -> int:
     Manual and imported entries are deleted. A promoted one ends now and stays: it knows how often the identity
     was banned, and that its offences until now are used up.
     """
-    kind, value = parse_identity(identity, conf.key_secret)
+    kind, value = read_identity(identity)
     return lift(BlacklistEntry.objects.filter(kind=kind, value=value))
 
 
@@ -82,6 +85,21 @@ def extend(entries: QuerySet[BlacklistEntry], period: float) -> int:
             entry.save(update_fields=["expires_at"])
             extended += 1
     return extended
+
+
+def read_identity(identity: str) -> tuple[str, str]:
+    """Give kind and value of an identity. Raises IdentityError."""
+    if type(identity) is not str:
+        msg = f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'."
+        raise IdentityError(msg)
+    return parse_identity(identity, conf.key_secret)
+
+
+def check_period(period: float | None) -> None:
+    """Raise ValueError for what is no period, in seconds; None is for ever."""
+    if period is not None and (type(period) not in (int, float) or not 0 < period <= MAX_PERIOD):
+        msg = f"{period!r} is not a period: expected seconds, more than 0 and at most a hundred years; None for ever."
+        raise ValueError(msg)
 
 
 def danger(kind: str, value: str, own: Address | None = None) -> str | None:
@@ -108,15 +126,6 @@ def covering(kind: str, value: str) -> list[str]:
 def _holds(text: str, network: Any) -> bool:
     wider = parse_network(text)
     return bool(wider.version == network.version and network.subnet_of(wider))
-
-
-def _end_of(period: float | None) -> datetime | None:
-    if period is None:
-        return None
-    if not 0 < period <= MAX_PERIOD:
-        msg = f"{period!r} is not a period: expected seconds, more than 0 and at most a hundred years; None for ever."
-        raise ValueError(msg)
-    return timezone.now() + timedelta(seconds=period)
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:

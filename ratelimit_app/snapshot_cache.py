@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -16,10 +17,13 @@ from ratelimit_app.core.access_lists import NetworkTable
 from ratelimit_app.core.addresses import parse_network
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY, Snapshot, load
+from ratelimit_app.store import notices
 from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.processes import Presence
+from ratelimit_app.store.warmup import Wish, read_wish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 MAX_REPORTS = 1_000
 logger = logging.getLogger("ratelimit_app")
@@ -30,11 +34,14 @@ class SnapshotCache:
     The newest snapshot that this process has, at most `REFRESH_INTERVAL` seconds behind Redis while Redis answers.
 
     The last good one is kept when Redis is away. `on_missing` is called, in a thread of its own, when Redis has
-    none: it publishes from the database.
+    none: it publishes from the database. `on_forgotten` is called with the identities whose remembered decisions
+    are void, None: all of them.
     """
 
     def __init__(self) -> None:
         self.on_missing: Callable[[], object] | None = None
+        self.on_forgotten: Callable[[set[str] | None], object] | None = None
+        self._presence = Presence()
         self._periodic = Periodic("refresh", self._tick, lambda: conf.refresh_interval)
         self.forget()
 
@@ -50,14 +57,21 @@ class SnapshotCache:
         self.shift_us = 0
         self._reported: set[str] = set()
         self.refreshed_at = 0.0
+        self._notices = notices.Reader()
+        self._wish: Wish | None = None
+        self._presence.forget()
 
     def after_fork(self) -> None:
         """Give a child locks of its own; what its parent knew is still true."""
         self._lock, self._publishing = threading.Lock(), None
+        self._presence.forget()
 
     def now_us(self) -> int:
         """The Redis clock as this process knows it, in microseconds since the epoch."""
-        return int((time.monotonic() + self._clock_offset) * 1_000_000) + self.shift_us
+        return int(self._server_s() * 1_000_000) + self.shift_us
+
+    def _server_s(self) -> float:
+        return time.monotonic() + self._clock_offset
 
     def frozen_now(self) -> int | None:
         """A time for the scripts while tests travel; None in production, where Redis is the only clock."""
@@ -102,15 +116,29 @@ class SnapshotCache:
         finally:
             if self._publishing is None:
                 self._tried.set()
+        version = self._snapshot.version if self._snapshot else ""
+        self._presence.attend(self._wish, version, self._networks_version, self._server_s())
+
+    def forgotten(self, identities: Collection[str] | None) -> None:
+        """Have this process forget what it remembers of these identities, None: of all."""
+        if self.on_forgotten is not None:
+            self.on_forgotten(None if identities is None else set(identities))
+
+    def have_forgotten(self, identities: Collection[str]) -> None:
+        """Have every process forget these identities, this one at once. Raises StoreUnavailable."""
+        try:
+            notices.send(identities)
+        finally:
+            self.forgotten(identities)
+
+    def leave(self) -> None:
+        """Be no process of the site any more."""
+        self._presence.leave()
 
     def refresh(self) -> Snapshot | None:
         """Ask Redis for a newer version now; gives None when Redis has none. Raises StoreUnavailable."""
         with self._lock, unavailable():
-            pipe = client().pipeline(transaction=False)
-            pipe.time()
-            pipe.hmget(conf.keys.snapshot, "version", "networks")
-            (seconds, micros), (version, networks) = pipe.execute()
-            self._clock_offset = seconds + micros / 1_000_000 - time.monotonic()
+            version, networks = self._ask()
             if version is None:
                 self._have_published()
                 return None
@@ -120,6 +148,25 @@ class SnapshotCache:
                 self._load_networks(self._snapshot, networks.decode())
             self.refreshed_at = time.monotonic()
         return self._snapshot
+
+    def _ask(self) -> Any:
+        """Read the clock, the notices and the wish to warm up, and give the versions of snapshot and networks."""
+        pipe: Any = client().pipeline(transaction=False)
+        pipe.time()
+        pipe.hmget(conf.keys.snapshot, "version", "networks")
+        pipe.get(conf.keys.warmup)
+        self._notices.ask(pipe)
+        clock, versions, wish, news = pipe.execute(raise_on_error=False)
+        for reply in (clock, versions):
+            if isinstance(reply, Exception):
+                raise reply
+        self._clock_offset = clock[0] + clock[1] / 1_000_000 - time.monotonic()
+        self._wish = read_wish(wish)
+        # Before anything else can fail: what has been read is not read again.
+        forgotten = self._notices.take(news)
+        if forgotten is None or forgotten:
+            self.forgotten(forgotten)
+        return versions
 
     def _load(self) -> None:
         body: Any = client().hget(conf.keys.snapshot, "body")
@@ -200,6 +247,8 @@ known, current, now_us = _cache.known, _cache.current, _cache.now_us
 is_settled = _cache.is_settled
 frozen_now, travel = _cache.frozen_now, _cache.travel
 refresh, override, forget = _cache.refresh, _cache.override, _cache.forget
+forgotten, have_forgotten = _cache.forgotten, _cache.have_forgotten
+atexit.register(_cache.leave)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_cache.after_fork)
 
@@ -207,6 +256,15 @@ if hasattr(os, "register_at_fork"):
 def publish_when_missing(publish: Callable[[], object] | None) -> None:
     """Set what publishes from the database when Redis has no snapshot; None: nobody does."""
     _cache.on_missing = publish
+
+
+def when_forgotten(callback: Callable[[set[str] | None], object] | None) -> None:
+    """
+    Set what is told whose remembered decisions are void, None: everybody's.
+
+    It is called in the process that makes the change at once, in every other one at its next refresh.
+    """
+    _cache.on_forgotten = callback
 
 
 def age() -> float:

@@ -56,6 +56,8 @@ def test_the_command_when_run_dry_writes_nothing(valkey: Any) -> None:
         ("user:42", "--period", "soon"),
         ("user:42", "--period", "0"),
         ("user:42", "--period", "-1"),
+        ("user:42", "--period", "0", "--dry-run"),
+        ("user:42", "--period", "99999999999", "--dry-run"),
     ],
 )
 def test_the_command_when_misused_exits_with_2(args: tuple[str, ...]) -> None:

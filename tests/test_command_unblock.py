@@ -36,7 +36,9 @@ def test_the_command_when_run_dry_writes_nothing() -> None:
     """--dry-run says what would be done."""
     block("user:42", reason="")
     report = json.loads(run("user:42", "--dry-run", "--json"))
-    assert {"identity": "user:42", "ended": 1, "covering": [], "dry_run": True} == report
+    assert report == {
+        "identity": "user:42", "ended": 1, "covering": [], "dry_run": True, "published": False,
+    }  # fmt: skip
     assert 1 == BlacklistEntry.objects.count()
 
 
@@ -49,6 +51,19 @@ def test_the_command_when_a_network_still_holds_it_exits_with_1() -> None:
         run("ip:203.0.113.9", out=out)
     assert 1 == ending.value.code
     assert "stays blocked by ip:203.0.113.0/24" in out.getvalue()
+
+
+def test_the_command_when_redis_is_away_says_so_and_exits_with_1(settings: Any) -> None:
+    """The ban is lifted in the list; that it may still be in force is a finding."""
+    block("user:42", reason="")
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/valkey.sock?db=0"}
+    settings.CACHES = {"default": cache}
+    out = StringIO()
+    with pytest.raises(SystemExit) as ending:
+        run("user:42", out=out)
+    assert (1, 0) == (ending.value.code, BlacklistEntry.objects.count())
+    assert "1 entry ended.\nRedis does not know of it yet" in out.getvalue()
+    run("user:42", "--dry-run")
 
 
 def test_the_command_when_misused_exits_with_2() -> None:

@@ -25,6 +25,8 @@ from ratelimit_app import (
     snapshot_cache,
 )
 
+from ratelimit_app.conf import conf
+
 IP = "ip:203.0.113.9"
 
 
@@ -103,6 +105,20 @@ def test_refund_gives_back_once_and_not_after_the_window(rules: Any, travel: Any
     travel(61)
     assert refund(second) == 0
     assert refund(acquire(IP, "0/s", group="z")) == 0
+
+
+def test_reset_when_called_is_noticed_as_the_doors_write_it(rules: Any, valkey: Any) -> None:
+    """C96: every process forgets what it remembers of the identity, even if Redis had no log of it."""
+    rules()
+    told: list[set[str] | None] = []
+    snapshot_cache.when_forgotten(told.append)
+    try:
+        assert 0 == reset("ip:2001:db8::1")
+    finally:
+        snapshot_cache.when_forgotten(None)
+    (_, fields), *others = valkey.xrange(conf.keys.notices)
+    assert (b"ip:2001:db8::/64", []) == (fields[b"identity"], others)
+    assert {"ip:2001:db8::/64"} in told
 
 
 def test_reset_forgets_every_log_of_one_identity(rules: Any, valkey: Any) -> None:

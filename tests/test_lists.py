@@ -140,8 +140,16 @@ def test_block_when_given_no_identity_refuses_with_the_remedy(bad: str) -> None:
     assert 0 == BlacklistEntry.objects.count()
 
 
-@pytest.mark.parametrize("period", [0, -1, float("nan"), float("inf"), 1e12])
-def test_block_when_the_period_is_none_refuses_it(period: float) -> None:
+@pytest.mark.parametrize("bad", [None, 42, b"user:42"])
+def test_block_when_given_no_text_refuses_with_the_remedy(bad: Any) -> None:
+    """What is of another type is a ValueError like every other bad identity."""
+    for refuse in (lambda: block(bad, reason=""), lambda: unblock(bad)):
+        with pytest.raises(ValueError, match=r"is no identity: expected text such as"):
+            refuse()
+
+
+@pytest.mark.parametrize("period", [0, -1, float("nan"), float("inf"), 1e12, "5", True, timedelta(1)])
+def test_block_when_the_period_is_none_refuses_it(period: Any) -> None:
     """A period is a time that passes."""
     with pytest.raises(ValueError, match="is not a period"):
         block("user:42", reason="", period=period)

@@ -119,13 +119,58 @@ def test_every_key_when_published_has_a_time_to_live(valkey: Any) -> None:
     Rule.objects.create(name="a", rate="5/s")
     for value in ("203.0.113.9", "203.0.113.0/24"):
         BlacklistEntry.objects.create(kind="ip", value=value)
-    keys = valkey.keys()
+    assert 0 < valkey.ttl(conf.keys.notices) <= 86_400  # what nobody has to be told any more goes by itself
+    keys = [key for key in valkey.keys() if key != conf.keys.notices.encode()]
     assert 5 == len(keys)
     assert all(29 * 86_400 < valkey.ttl(key) <= 30 * 86_400 for key in keys)
     for key in keys:
         valkey.expire(key, 60)
     assert not publishing.sync().has_drifted
     assert all(valkey.ttl(key) > 29 * 86_400 for key in keys)
+
+
+def noticed(valkey: Any) -> list[str | None]:
+    """Whom the notices name, None: everybody."""
+    return [
+        fields[b"identity"].decode() if b"identity" in fields else None
+        for _, fields in valkey.xrange(conf.keys.notices)
+    ]
+
+
+def test_a_mark_when_written_or_deleted_is_noticed_and_a_network_is_not(valkey: Any) -> None:
+    """C96: whoever remembers a denial of this identity hears of it; networks are matched in each process."""
+    told: list[Any] = []
+    snapshot_cache.when_forgotten(told.append)
+    try:
+        entry = BlacklistEntry.objects.create(kind="ip", value="203.0.113.9")
+        assert {"ip:203.0.113.9"} in told  # at once
+        BlacklistEntry.objects.create(kind="ip", value="203.0.113.0/24")
+        entry.delete()
+    finally:
+        snapshot_cache.when_forgotten(None)
+    assert ["ip:203.0.113.9", "ip:203.0.113.9"] == noticed(valkey)
+    publishing.sync()
+    assert 2 == len(noticed(valkey))
+
+
+def test_marks_when_very_many_are_written_are_noticed_as_everything(valkey: Any) -> None:
+    """More than a hundred in one call take one entry for each hundred that are written at once."""
+    ledger.put_marks({f"user:{number}": 0 for number in range(100)})
+    assert 100 == len(noticed(valkey))
+    ledger.put_marks({f"user:{number}": None for number in range(50, 300)})
+    assert [None, None, None] == noticed(valkey)[100:]
+    assert 50 == valkey.hlen(conf.keys.marks)
+    assert [0, None, None] == [mark(valkey, f"user:{number}") for number in (49, 50, 99)]
+
+
+def test_keys_of_the_whole_site_when_they_are_strangers_are_dropped_by_the_sync(valkey: Any) -> None:
+    """C136: a ban is published past them, and the sync makes room for ours."""
+    valkey.set(conf.keys.notices, "text")
+    valkey.set(conf.keys.processes, "text")
+    BlacklistEntry.objects.create(kind="user", value="1")
+    assert 0 == mark(valkey, "user:1")
+    publishing.sync()
+    assert not valkey.exists(conf.keys.notices, conf.keys.processes)
 
 
 def test_networks_when_edited_are_published_as_differences(valkey: Any) -> None:

@@ -19,6 +19,8 @@ from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY, dump
 from ratelimit_app.snapshot_cache import SnapshotCache
+from ratelimit_app.store import notices
+from ratelimit_app.store.processes import processes
 
 GRAB = {"name": "grab", "rate": "5/s", "key": "ip"}
 OFFLINE = {
@@ -378,3 +380,97 @@ def test_a_process_when_it_forks_keeps_what_it_knows_and_refreshes_by_itself(val
             finally:
                 os._exit(status)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def forgetting(cache: SnapshotCache) -> list[set[str] | None]:
+    """Collect what a process is told to forget."""
+    told: list[set[str] | None] = []
+    cache.on_forgotten = told.append
+    return told
+
+
+def test_a_notice_when_there_is_one_is_told_at_the_next_refresh(cache: SnapshotCache, valkey: Any) -> None:
+    """C96: one refresh after the change every process has forgotten; a refresh without news tells nothing."""
+    publish(valkey)
+    cache.refresh()
+    told = forgetting(cache)
+    notices.send(["user:1", "user:2"])
+    for _ in range(2):
+        cache.refresh()
+    assert [{"user:1", "user:2"}] == told
+    valkey.delete(conf.keys.notices)
+    cache.refresh()
+    assert [{"user:1", "user:2"}, None] == told
+
+
+def test_a_notice_when_the_rules_cannot_be_loaded_is_told_all_the_same(
+    cache: SnapshotCache, valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been read once is not read again, so it must not be lost with a refresh that fails."""
+    publish(valkey)
+    told = forgetting(cache)
+    notices.send(["user:1"])
+
+    def fail() -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(cache, "_load", fail)
+    with pytest.raises(StoreUnavailable):
+        cache.refresh()
+    assert [{"user:1"}] == told
+
+
+def test_a_change_when_made_here_is_forgotten_here_at_once_and_by_others(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """The process that resets somebody does not wait for its own refresh, even if Redis fails."""
+    told = forgetting(cache)
+    cache.have_forgotten(["user:1"])
+    assert [{"user:1"}] == told
+    other = SnapshotCache()
+    others = forgetting(other)
+    other.refresh()
+    assert [{"user:1"}] == others
+    with override_settings(CACHES=OFFLINE), pytest.raises(StoreUnavailable):
+        cache.have_forgotten(["user:2"])
+    assert {"user:2"} == told[-1]
+
+
+def test_what_is_told_when_it_is_set_is_that_of_the_process(valkey: Any) -> None:
+    """`when_forgotten` sets it, None takes it away."""
+    told: list[set[str] | None] = []
+    snapshot_cache.when_forgotten(told.append)
+    try:
+        snapshot_cache.forgotten(["user:1"])
+        snapshot_cache.forgotten(None)
+        assert [{"user:1"}, None] == [one for one in told if one is None or "user:1" in one][:2]
+    finally:
+        snapshot_cache.when_forgotten(None)
+    snapshot_cache.forgotten(["user:1"])
+
+
+def test_keys_of_the_whole_site_when_they_are_of_another_type_do_not_stop_a_refresh(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """C136: the rules are followed whatever stands at the other keys."""
+    for key in (conf.keys.notices, conf.keys.warmup):
+        valkey.hset(key, "a", "b")
+    publish(valkey)
+    told = forgetting(cache)
+    assert cache.refresh() is not None
+    assert [None] == told
+
+
+def test_a_process_when_it_ticks_tells_what_it_holds_by_the_clock_of_redis(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """A test that travels does not make its process look dead."""
+    cache._tick()
+    assert [("", "")] == [(one.version, one.networks) for one in processes()]
+    publish(valkey)
+    publish_networks(valkey, "e:3", **{"192.0.2.0_24": NEVER})
+    cache.travel(86_400)
+    cache._tick()
+    assert [("e:1", "e:3")] == [(one.version, one.networks) for one in processes()]
+    cache.leave()
+    assert [] == processes()

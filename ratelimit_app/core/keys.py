@@ -28,6 +28,9 @@ class Keys:
         self.network_changes = f"{self.root}:networks:changes"
         self.marks = f"{self.root}:marks"
         self.offenders = f"{self.root}:offenders"
+        self.notices = f"{self.root}:notices"
+        self.processes = f"{self.root}:processes"
+        self.warmup = f"{self.root}:warmup"
         self._head = f"{self.root}:{{".encode()
 
     def base(self, identity: str) -> bytes:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from django.conf import settings
@@ -197,6 +197,21 @@ class Connections:
                 self._idle.pop()[0].disconnect()
             except IndexError:
                 return
+
+    def warm(self, count: int) -> int:
+        """Have this many living connections idle, and give how many there are. Raises StoreUnavailable."""
+        with unavailable(), suppress(IndexError):
+            for _ in range(len(self._idle)):
+                # One by one, so that requests always find the others.
+                connection, since = self._idle.popleft()
+                if _is_stale(connection):
+                    connection.disconnect()
+                else:
+                    self._idle.append((connection, since))
+        with unavailable():
+            for _ in range(count - len(self._idle)):
+                self.keep(self.make())
+        return len(self._idle)
 
 
 def _is_stale(connection: Any) -> bool:

@@ -16,6 +16,8 @@ from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
 from ratelimit_app.store import connection, scripts
 from ratelimit_app.store.multiplex import Multiplexed
 
+PING = b"*1\r\n$4\r\nPING\r\n"
+
 
 class Gateway:
     """Run script calls for threads."""
@@ -42,12 +44,17 @@ class Gateway:
         """Close the idle connections."""
         self._connections.close()
 
+    def warm(self, count: int) -> int:
+        """Have this many connections idle, and give how many there are. Raises StoreUnavailable."""
+        return self._connections.warm(count)
+
 
 class AsyncGateway:
     """Run script calls for the tasks of one event loop."""
 
     def __init__(self, alias: str) -> None:
         self._connection = Multiplexed(alias)
+        self._warming: asyncio.Task[None] | None = None
 
     async def call(self, call: ScriptCall) -> Any:
         """Run a script and give its reply. Raises StoreUnavailable, within `STORE_TIMEOUT` seconds."""
@@ -66,6 +73,16 @@ class AsyncGateway:
     def close(self) -> None:
         """Let go of the connection. For the thread of the loop."""
         self._connection.close()
+
+    def warm(self) -> None:
+        """Open the connection, unless it is open. For the thread of the loop."""
+        self._warming = asyncio.get_running_loop().create_task(self._warm())
+
+    async def _warm(self) -> None:
+        # A call that needs the connection opens it anyway, and tells what is wrong with it.
+        with suppress(StoreUnavailable, ResponseError, TimeoutError):
+            async with asyncio.timeout(conf.store_timeout):
+                await self._connection.execute(PING)
 
 
 _gateways: dict[str, Gateway] = {}
@@ -88,6 +105,22 @@ def async_gateway() -> AsyncGateway:
     if found is None:
         found = of_loop[conf.cache] = AsyncGateway(conf.cache)
     return found
+
+
+def warm_up(count: int) -> int:
+    """
+    Open connections ahead of need: this many idle ones for threads, and that of each loop that has made a call.
+
+    Gives how many are idle. Raises StoreUnavailable.
+    """
+    idle = gateway().warm(count)
+    for reference in _async_gateways.keyrefs():
+        if (loop := reference()) is None:
+            continue
+        for found in list(_async_gateways.get(loop, {}).values()):
+            with suppress(RuntimeError):  # the loop is over
+                loop.call_soon_threadsafe(found.warm)
+    return idle
 
 
 def forget() -> None:

@@ -21,6 +21,13 @@ class Script:
 
 
 @cache
+def names() -> tuple[str, ...]:
+    """Name every script."""
+    found = files("ratelimit_app.store").joinpath("lua").iterdir()
+    return tuple(sorted(path.name.removesuffix(".lua") for path in found if path.name.endswith(".lua")))
+
+
+@cache
 def script(name: str) -> Script:
     """Load a script by its file's name."""
     text = files("ratelimit_app.store").joinpath(f"lua/{name}.lua").read_bytes()

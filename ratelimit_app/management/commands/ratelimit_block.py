@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ratelimit_app import lists, publishing
-from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.core.entries import parse_identity
 from ratelimit_app.core.rates import RateError, parse_rate
 
 if TYPE_CHECKING:
     import argparse
-
-    from ratelimit_app.models import BlacklistEntry
 
 FINDING, MISUSE = 1, 2
 
@@ -45,7 +41,8 @@ class Command(BaseCommand):
         """Block and report."""
         period = _seconds(options["period"])
         try:
-            kind, value = parse_identity(options["identity"], conf.key_secret)
+            lists.check_period(period)
+            kind, value = lists.read_identity(options["identity"])
         except ValueError as error:
             raise CommandError(str(error), returncode=MISUSE) from error
         danger = lists.danger(kind, value)
@@ -55,19 +52,12 @@ class Command(BaseCommand):
         report: dict[str, Any] = {"identity": f"{kind}:{value}", "period": period, "danger": danger}
         report |= {"dry_run": options["dry_run"], "expires_at": None, "published": False}
         if not options["dry_run"]:
-            entry = _block(report["identity"], options["reason"], period)
+            entry = lists.block(report["identity"], reason=options["reason"], period=period)
             expires_at = entry.expires_at.isoformat() if entry.expires_at else None
             report |= {"expires_at": expires_at, "published": _is_published(report["identity"])}
         self.stdout.write(json.dumps(report, indent=2) if options["json"] else _text(report))
         if not options["dry_run"] and not report["published"]:
             sys.exit(FINDING)
-
-
-def _block(identity: str, reason: str, period: float | None) -> BlacklistEntry:
-    try:
-        return lists.block(identity, reason=reason, period=period)
-    except ValueError as error:
-        raise CommandError(str(error), returncode=MISUSE) from error
 
 
 def _is_published(identity: str) -> bool:
