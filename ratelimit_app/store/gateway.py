@@ -29,12 +29,13 @@ class Gateway:
 
         Raises StoreUnavailable, within `STORE_TIMEOUT` seconds.
         """
-        deadline = time.monotonic() + conf.store_timeout
+        now = time.monotonic()
+        deadline = now + conf.store_timeout
         try:
             try:
-                return self._connections.execute(scripts.evalsha(call), deadline)
+                return self._connections.execute(scripts.evalsha(call), deadline, now)
             except NoScriptError:
-                return self._connections.execute(scripts.evaluate(call), deadline)
+                return self._connections.execute(scripts.evaluate(call), deadline, time.monotonic())
         except ResponseError as error:
             connection.fail(error)
 
@@ -51,12 +52,26 @@ class AsyncGateway:
 
     async def call(self, call: ScriptCall) -> Any:
         """Run a script and give its reply. Raises StoreUnavailable, within `STORE_TIMEOUT` seconds."""
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(conf.store_timeout):
+            link = self._connection.link
+            if link is None:
+                return await self._call_unhurried(call, began)
+            return await link.send(scripts.evalsha(call))
+        except NoScriptError:
+            return await self._call_unhurried(call, began, lost=True)
+        except ResponseError as error:
+            connection.fail(error)
+
+    async def _call_unhurried(self, call: ScriptCall, began: float, *, lost: bool = False) -> Any:
+        """Connect before the call, or send the script with it: what is left of the time is for all of it."""
+        try:
+            async with asyncio.timeout(max(began + conf.store_timeout - time.monotonic(), 0)):
+                link = await self._connection.open()
                 try:
-                    return await self._connection.execute(scripts.evalsha(call))
+                    return await link.send((scripts.evaluate if lost else scripts.evalsha)(call))
                 except NoScriptError:
-                    return await self._connection.execute(scripts.evaluate(call))
+                    return await link.send(scripts.evaluate(call))
         except TimeoutError as error:
             msg = "no reply within STORE_TIMEOUT"
             raise StoreUnavailable(msg) from error
