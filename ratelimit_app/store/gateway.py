@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -85,6 +86,8 @@ class AsyncGateway:
 
 _gateways: dict[str, Gateway] = {}
 _async_gateways: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncGateway]] = WeakKeyDictionary()
+_NONE: tuple[Callable[[], object], str, Any] = (lambda: None, "", None)
+_latest = _NONE
 
 
 def gateway() -> Gateway:
@@ -98,15 +101,21 @@ def gateway() -> Gateway:
 
 def async_gateway() -> AsyncGateway:
     """Give the running loop's gateway to the alias in `CACHE`."""
-    of_loop = _async_gateways.setdefault(asyncio.get_running_loop(), {})
-    found = of_loop.get(conf.cache)
-    if found is None:
-        found = of_loop[conf.cache] = AsyncGateway(conf.cache)
+    global _latest  # noqa: PLW0603 - the usual process has one loop, and a weak dict is slow to ask
+    loop = asyncio.get_running_loop()
+    latest, alias, found = _latest
+    if latest() is loop and alias == conf.cache:
+        return found
+    of_loop = _async_gateways.setdefault(loop, {})
+    found = of_loop.get(conf.cache) or of_loop.setdefault(conf.cache, AsyncGateway(conf.cache))
+    _latest = ref(loop), conf.cache, found
     return found
 
 
 def forget() -> None:
     """Start anew with connections: settings have changed, or this process is a fork (its sockets are not ours)."""
+    global _latest  # noqa: PLW0603 - see async_gateway
+    _latest = _NONE
     _gateways.clear()
     _async_gateways.clear()
     connection.forget()

@@ -101,7 +101,7 @@ class Link(asyncio.Protocol):
                 msg = "a reply that nobody has asked for"
                 raise InvalidResponse(msg)
             start, future = end, waiting.popleft()
-            if isinstance(reply, ResponseError):
+            if type(reply) is not bytes and isinstance(reply, ResponseError):
                 _refuse(future, reply)
             elif not future.done():
                 future.set_result(reply)

@@ -19,8 +19,9 @@ MAX_DIGITS = 20
 LONG = 32_768
 # A socket whose timeout is this near to what is left of the time keeps it: setting it costs a system call.
 NEAR_ENOUGH = 0.005
-# How the usual replies begin: reading the digits anew takes longer than all the rest.
-_HEADS = {b"$%d" % size: size for size in range(1_024)}
+# The usual first lines: reading the digits anew would take longer than all the rest.
+_SIZES = {b"$%d" % size: size for size in range(1_024)}
+_INTEGERS = {b":%d" % number: number for number in range(-1, 256)}
 _ERRORS = {b"NOSCRIPT": NoScriptError, b"READONLY": ReadOnlyError}
 
 
@@ -32,11 +33,13 @@ def parse(data: bytes, start: int = 0) -> tuple[Any, int]:
     Raises InvalidResponse for bytes that are none of these.
     """
     end = data.find(b"\r\n", start)
-    size = _HEADS.get(data[start:end])
-    if size is not None:
+    head = data[start:end]
+    if (size := _SIZES.get(head)) is not None:
         stop = end + 2 + size
         if data.startswith(b"\r\n", stop):
             return data[end + 2 : stop], stop + 2
+    elif (number := _INTEGERS.get(head)) is not None and end > 0:
+        return number, end + 2
     return _line(data, start, end)
 
 
