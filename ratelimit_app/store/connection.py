@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -24,7 +24,7 @@ from redis.retry import Retry
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.store.wire import exchange
+from ratelimit_app.store.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +107,13 @@ def fail(error: BaseException) -> NoReturn:
     raise StoreUnavailable(msg) from error
 
 
+class Line(NamedTuple):
+    """A redis-py connection, which knows how to connect, greet and close, and the wire that carries commands."""
+
+    connection: Any
+    wire: Wire
+
+
 class Connections:
     """
     Idle connections of one process, last in first out; each call has one deadline for all that it waits for.
@@ -118,50 +125,58 @@ class Connections:
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._idle: deque[tuple[Any, float]] = deque()
+        self._idle: deque[tuple[Line, float]] = deque()
         self._connecting = threading.BoundedSemaphore(MAX_CONNECTING)
 
-    def execute(self, command: bytes, deadline: float) -> Any:
+    def execute(self, command: bytes, deadline: float, now: float) -> Any:
         """
         Send one packed command and give its reply, bytes undecoded.
 
-        `deadline`: on the monotonic clock, seconds. Raises StoreUnavailable, or ResponseError for the server's
-        own answers. A connection with an unread reply never goes back among the idle.
+        `deadline` and `now`: on the monotonic clock, seconds. Raises StoreUnavailable, or ResponseError for the
+        server's own answers. A connection with an unread reply never goes back among the idle.
         """
         try:
-            return self._exchange(self._take(deadline), command, deadline)
+            try:
+                line, since = self._idle.pop()
+            except IndexError:
+                line, since = self._made(deadline), now
+            if now - since > POLL_AFTER:
+                line = self._fresh(line, deadline, now)
+            return self._exchange(line, command, deadline, now)
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
                 raise
             fail(error)
 
-    def _exchange(self, connection: Any, command: bytes, deadline: float) -> Any:
+    def _exchange(self, line: Line, command: bytes, deadline: float, now: float) -> Any:
         try:
-            # redis-py's own reading gives each piece of a reply a timeout of its own, and has no end.
-            reply = exchange(connection._sock, command, deadline)  # noqa: SLF001
+            reply = line.wire.exchange(command, deadline, now)
         except ResponseError as error:
             if isinstance(error, ReadOnlyError):
-                self._drop(connection)
+                self._drop(line)
             else:
-                self._idle.append((connection, time.monotonic()))
+                self._idle.append((line, now))
             raise
         except BaseException:
-            self._drop(connection)
+            self._drop(line)
             raise
-        self._idle.append((connection, time.monotonic()))
+        # Idle since the call began: the clock is read once a call.
+        self._idle.append((line, now))
         return reply
 
-    def _take(self, deadline: float) -> Any:
-        while True:
+    def _fresh(self, line: Line, deadline: float, now: float) -> Line:
+        """Give the first idle connection that is still good, or a new one."""
+        while line.wire.is_stale():
+            line.connection.disconnect()
             try:
-                connection, since = self._idle.pop()
+                line, since = self._idle.pop()
             except IndexError:
                 return self._made(deadline)
-            if time.monotonic() - since <= POLL_AFTER or not _is_stale(connection):
-                return connection
-            connection.disconnect()
+            if now - since <= POLL_AFTER:
+                break
+        return line
 
-    def _made(self, deadline: float) -> Any:
+    def _made(self, deadline: float) -> Line:
         if not self._connecting.acquire(timeout=max(deadline - time.monotonic(), 0)):
             msg = "no connection within STORE_TIMEOUT: too many are being made"
             raise StoreUnavailable(msg)
@@ -169,32 +184,33 @@ class Connections:
         threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
         return attempt.wait(deadline)
 
-    def make(self) -> Any:
+    def make(self) -> Line:
         """Open a connection, handshake included."""
         kind, kwargs = connection_kwargs(self._alias)
         # RESP2: nothing comes but replies, and the greeting is shorter.
         connection = kind(**kwargs | {"protocol": 2})
         connection.connect()
-        return connection
+        # redis-py's own reading gives each piece of a reply a timeout of its own, and has no end.
+        return Line(connection, Wire(connection._sock, conf.store_timeout))  # noqa: SLF001
 
-    def keep(self, connection: Any) -> None:
+    def keep(self, line: Line) -> None:
         """Put a connection among the idle."""
-        self._idle.append((connection, time.monotonic()))
+        self._idle.append((line, time.monotonic()))
 
     def done_connecting(self) -> None:
         """Let another connection be made."""
         self._connecting.release()
 
-    def _drop(self, connection: Any) -> None:
+    def _drop(self, line: Line) -> None:
         """Close a connection that failed and all idle ones: what broke it has most likely broken them."""
-        connection.disconnect()
+        line.connection.disconnect()
         self.close()
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
             try:
-                self._idle.pop()[0].disconnect()
+                self._idle.pop()[0].connection.disconnect()
             except IndexError:
                 return
 
@@ -203,22 +219,15 @@ class Connections:
         with unavailable(), suppress(IndexError):
             for _ in range(len(self._idle)):
                 # One by one, so that requests always find the others.
-                connection, since = self._idle.popleft()
-                if _is_stale(connection):
-                    connection.disconnect()
+                line, since = self._idle.popleft()
+                if line.wire.is_stale():
+                    line.connection.disconnect()
                 else:
-                    self._idle.append((connection, since))
+                    self._idle.append((line, since))
         with unavailable():
             for _ in range(count - len(self._idle)):
                 self.keep(self.make())
         return len(self._idle)
-
-
-def _is_stale(connection: Any) -> bool:
-    try:
-        return bool(connection.can_read())
-    except (RedisError, OSError):
-        return True
 
 
 class _Attempt:
@@ -228,7 +237,7 @@ class _Attempt:
         self._connections = connections
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._made: Any = None
+        self._made: Line | None = None
         self._error: BaseException | None = None
         self._abandoned = False
 
@@ -246,7 +255,7 @@ class _Attempt:
         if late and made is not None:
             self._connections.keep(made)
 
-    def wait(self, deadline: float) -> Any:
+    def wait(self, deadline: float) -> Line:
         if not self._done.wait(max(deadline - time.monotonic(), 0)):
             with self._lock:
                 if self._made is None and self._error is None:
@@ -258,4 +267,4 @@ class _Attempt:
         if self._error is not None:
             msg = f"connecting failed: {self._error!r}"
             raise StoreUnavailable(msg) from self._error
-        return self._made
+        return cast("Line", self._made)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -31,12 +32,13 @@ class Gateway:
 
         Raises StoreUnavailable, within `STORE_TIMEOUT` seconds.
         """
-        deadline = time.monotonic() + conf.store_timeout
+        now = time.monotonic()
+        deadline = now + conf.store_timeout
         try:
             try:
-                return self._connections.execute(scripts.evalsha(call), deadline)
+                return self._connections.execute(scripts.evalsha(call), deadline, now)
             except NoScriptError:
-                return self._connections.execute(scripts.evaluate(call), deadline)
+                return self._connections.execute(scripts.evaluate(call), deadline, time.monotonic())
         except ResponseError as error:
             connection.fail(error)
 
@@ -58,12 +60,26 @@ class AsyncGateway:
 
     async def call(self, call: ScriptCall) -> Any:
         """Run a script and give its reply. Raises StoreUnavailable, within `STORE_TIMEOUT` seconds."""
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(conf.store_timeout):
+            link = self._connection.link
+            if link is None:
+                return await self._call_unhurried(call, began)
+            return await link.send(scripts.evalsha(call))
+        except NoScriptError:
+            return await self._call_unhurried(call, began, lost=True)
+        except ResponseError as error:
+            connection.fail(error)
+
+    async def _call_unhurried(self, call: ScriptCall, began: float, *, lost: bool = False) -> Any:
+        """Connect before the call, or send the script with it: what is left of the time is for all of it."""
+        try:
+            async with asyncio.timeout(max(began + conf.store_timeout - time.monotonic(), 0)):
+                link = await self._connection.open()
                 try:
-                    return await self._connection.execute(scripts.evalsha(call))
+                    return await link.send((scripts.evaluate if lost else scripts.evalsha)(call))
                 except NoScriptError:
-                    return await self._connection.execute(scripts.evaluate(call))
+                    return await link.send(scripts.evaluate(call))
         except TimeoutError as error:
             msg = "no reply within STORE_TIMEOUT"
             raise StoreUnavailable(msg) from error
@@ -87,6 +103,8 @@ class AsyncGateway:
 
 _gateways: dict[str, Gateway] = {}
 _async_gateways: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncGateway]] = WeakKeyDictionary()
+_NONE: tuple[Callable[[], object], str, Any] = (lambda: None, "", None)
+_latest = _NONE
 
 
 def gateway() -> Gateway:
@@ -100,10 +118,14 @@ def gateway() -> Gateway:
 
 def async_gateway() -> AsyncGateway:
     """Give the running loop's gateway to the alias in `CACHE`."""
-    of_loop = _async_gateways.setdefault(asyncio.get_running_loop(), {})
-    found = of_loop.get(conf.cache)
-    if found is None:
-        found = of_loop[conf.cache] = AsyncGateway(conf.cache)
+    global _latest  # noqa: PLW0603 - the usual process has one loop, and a weak dict is slow to ask
+    loop = asyncio.get_running_loop()
+    latest, alias, found = _latest
+    if latest() is loop and alias == conf.cache:
+        return found
+    of_loop = _async_gateways.setdefault(loop, {})
+    found = of_loop.get(conf.cache) or of_loop.setdefault(conf.cache, AsyncGateway(conf.cache))
+    _latest = ref(loop), conf.cache, found
     return found
 
 
@@ -125,6 +147,8 @@ def warm_up(count: int) -> int:
 
 def forget() -> None:
     """Start anew with connections: settings have changed, or this process is a fork (its sockets are not ours)."""
+    global _latest  # noqa: PLW0603 - see async_gateway
+    _latest = _NONE
     _gateways.clear()
     _async_gateways.clear()
     connection.forget()

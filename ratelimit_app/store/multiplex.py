@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import redis.asyncio as aredis
 from redis.connection import SSLConnection, UnixDomainSocketConnection
@@ -14,158 +14,221 @@ from redis.exceptions import InvalidResponse, ReadOnlyError, ResponseError
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.store.connection import connection_kwargs
+from ratelimit_app.store.wire import parse
 
-# The part of STORE_TIMEOUT after which silence is the server's fault; what is before it went into connecting.
-OVERDUE = 0.5
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# A server that answers, but is this many calls behind what anybody still waits for, will not catch up.
+MAX_BEHIND = 10_000
 _SYNC_ONLY = ("retry", "parser_class", "connection_pool", "socket_timeout", "event_dispatcher")
 
 
-class Multiplexed:
+class Link(asyncio.Protocol):
     """
-    A connection that many tasks use at once.
+    An open connection that many tasks use at once.
 
-    A caller that gives up leaves its place in the queue, so that its late reply is not taken for another's; a
-    connection that has said nothing since that caller's command is given up with it.
-    When the connection breaks, everybody who waits is told, and the next call opens a new one.
+    A caller that gives up leaves its place in the queue, so that its late reply is not taken for another's.
+    Deadlines are in the order of the commands, as replies are, so one timer watches the oldest for all of them:
+    calls that are due fail, and a connection that has said nothing since they were sent is given up with them.
     """
+
+    def __init__(self, timeout: float, on_lost: Callable[[Link], None]) -> None:
+        """`timeout`: seconds for a call. `on_lost` is told once, when the connection is of no use any more."""
+        self._loop = asyncio.get_running_loop()
+        self._timeout, self._on_lost = timeout, on_lost
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._out: list[bytes] = []
+        self._rest = b""
+        # Commands are numbered by their order: how many were sent, answered, and failed for want of an answer.
+        self._sent = self._answered = self._failed = 0
+        # When the commands of a tick left, and the number of the last one.
+        self._due: deque[tuple[float, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    def take(self, transport: asyncio.Transport) -> None:
+        """Speak over a transport that another protocol has opened."""
+        self._transport = transport
+        transport.set_protocol(self)
+
+    def send(self, command: bytes) -> asyncio.Future[Any]:
+        """Send a packed command and give the future of its reply: StoreUnavailable or ResponseError may be set."""
+        if self._transport is None:
+            msg = "connection lost before the call"
+            raise StoreUnavailable(msg)
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(command)
+        return future
+
+    def _flush(self) -> None:
+        if self._transport is None:
+            return
+        out, self._out = self._out, []
+        self._sent += len(out)
+        now = self._loop.time()
+        self._due.append((now, self._sent))
+        if self._timer is None:
+            self._timer = self._loop.call_at(now + self._timeout, self._sweep)
+        # Not held back when the server is slow to read: what waits here is bounded by the time that callers wait.
+        self._transport.write(b"".join(out))
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each reply to the caller whose turn it is."""
+        data = self._rest + data
+        try:
+            start = self._answer(data)
+        except (InvalidResponse, ReadOnlyError) as error:
+            self.end(error)
+            return
+        self._rest = data[start:]
+        while self._due and self._due[0][1] <= self._answered:
+            self._due.popleft()
+
+    def _answer(self, data: bytes) -> int:
+        """Answer as many calls as there are whole replies; tell where the rest begins."""
+        start, waiting, before = 0, self._waiting, len(self._waiting)
+        while start < len(data):
+            reply, end = parse(data, start)
+            if not end:
+                break
+            if not waiting:
+                msg = "a reply that nobody has asked for"
+                raise InvalidResponse(msg)
+            start, future = end, waiting.popleft()
+            if type(reply) is not bytes and isinstance(reply, ResponseError):
+                _refuse(future, reply)
+            elif not future.done():
+                future.set_result(reply)
+        if answered := before - len(waiting):
+            self._answered += answered
+            self._heard = self._loop.time()
+        return start
+
+    def _sweep(self) -> None:
+        """Fail the calls whose time is up, and the connection when it has been silent since they were sent."""
+        self._timer, silent = None, False
+        now = self._loop.time()
+        while self._due and self._due[0][0] + self._timeout <= now:
+            sent, last = self._due.popleft()
+            silent = self._heard <= sent
+            first = max(self._failed, self._answered)
+            for future in islice(self._waiting, first - self._answered, last - self._answered):
+                if not future.done():
+                    future.set_exception(StoreUnavailable("no reply within STORE_TIMEOUT"))
+            self._failed = last
+        if silent or self._failed - self._answered > MAX_BEHIND:
+            self.end(TimeoutError("nothing was heard since the command was sent"))
+        elif self._due:
+            self._timer = self._loop.call_at(self._due[0][0] + self._timeout, self._sweep)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody who waits."""
+        self.end(error or ConnectionResetError("the server closed the connection"))
+
+    def end(self, error: BaseException | None) -> None:
+        """Let go of the connection; who waits is told. For the thread of the loop."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        waiting, self._waiting, self._out = self._waiting, deque(), []
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(StoreUnavailable(f"connection lost: {error!r}"))
+        # Not closed politely: a server that hangs would keep what is still to be written, and us with it.
+        transport.abort()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._on_lost(self)
+
+
+def _refuse(future: asyncio.Future[Any], error: ResponseError) -> None:
+    if not future.done():
+        future.set_exception(error)
+    if isinstance(error, ReadOnlyError):
+        # A demoted primary: whoever is the primary now is found by connecting anew.
+        raise error
+
+
+class Multiplexed:
+    """The link of one event loop. When it is lost, the next call opens a new one."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._waiting: deque[asyncio.Future[Any]] = deque()
-        self._out: list[bytes] = []
-        self._opening: asyncio.Task[Any] | None = None
-        self._connection: Any = None
-        self._reader: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
-        self._heard = 0.0
+        self.link: Link | None = None
+        self._opening: asyncio.Task[Link] | None = None
+        self._guards: set[asyncio.Task[None]] = set()
 
-    async def execute(self, command: bytes) -> Any:
-        """Send one packed command and give its reply. Raises StoreUnavailable or ResponseError."""
-        if self._connection is None:
-            await self._open()
-        if self._connection is None:
-            # Lost again before this caller had its turn: its place in the queue would be another's.
-            msg = "connection lost as soon as it was made"
-            raise StoreUnavailable(msg)
-        loop = asyncio.get_running_loop()
-        future, sent = loop.create_future(), loop.time()
-        self._waiting.append(future)
-        if not self._out:
-            loop.call_soon(self._flush)
-        self._out.append(command)
-        try:
-            reply = await future
-        except asyncio.CancelledError:
-            # A caller that gives up for reasons of its own says nothing about the connection.
-            overdue = loop.time() - sent > conf.store_timeout * OVERDUE
-            if overdue and self._heard < sent and future in self._waiting:
-                self._break(TimeoutError("nothing was heard since the command was sent"))
-            raise
-        if isinstance(reply, ResponseError):
-            raise reply
-        return reply
+    async def open(self) -> Link:
+        """
+        Give the link, opened once, whoever asks first; a caller that is cancelled does not cancel it.
 
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        connection = self._connection
-        if connection is not None and out:
-            writer = asyncio.get_running_loop().create_task(_write(connection, b"".join(out)))
-            writer.add_done_callback(lambda task: self._sent(task, connection))
-
-    def _sent(self, task: asyncio.Task[None], connection: Any) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and connection is self._connection:
-            self._break(error)
-
-    async def _open(self) -> None:
-        """Open the connection once, whoever asks first; a caller that is cancelled does not cancel it."""
+        Raises StoreUnavailable.
+        """
+        if self.link is not None:
+            return self.link
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._connect())
             self._opening.add_done_callback(self._opened)
-        await asyncio.shield(self._opening)
+        return await asyncio.shield(self._opening)
 
-    def _opened(self, task: asyncio.Task[Any]) -> None:
+    def _opened(self, task: asyncio.Task[Link]) -> None:
         self._opening = None
         if not task.cancelled():
             task.exception()
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> Link:
         kind, kwargs = connection_kwargs(self._alias)
         kwargs = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
-        connection = _async_class(kind)(**kwargs, socket_timeout=conf.store_timeout)
+        # RESP2: nothing comes but replies, and the greeting is shorter.
+        connection = _async_class(kind)(**kwargs | {"protocol": 2}, socket_timeout=conf.store_timeout)
+        link = Link(conf.store_timeout, self._lost)
         try:
             await connection.connect()
+            _take_over(connection, link, unread=await connection.can_read())
         except Exception as error:
             # A greeting that is none makes the parsers raise whatever they like.
             await connection.disconnect(nowait=True)
             msg = f"{type(error).__name__}: {error}"
             raise StoreUnavailable(msg) from error
-        connection.socket_timeout = None
-        self._connection = connection
-        self._reader = asyncio.get_running_loop().create_task(self._read(connection))
+        self.link = link
+        guard = asyncio.get_running_loop().create_task(_guard(connection, link))
+        self._guards.add(guard)
+        guard.add_done_callback(self._guards.discard)
+        return link
 
-    async def _read(self, connection: Any) -> None:
-        error: BaseException | None = None
-        try:
-            while True:
-                try:
-                    reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
-                except ResponseError as answer:
-                    reply = answer
-                self._answer(reply)
-        except asyncio.CancelledError as cancelled:
-            error = cancelled
-            raise
-        except Exception as failure:  # noqa: BLE001 - bytes that are no reply make the parsers raise what they like
-            error = failure
-        finally:
-            if self._connection is connection:
-                self._reader = None
-                self._break(error)
-            await connection.disconnect(nowait=True)
-
-    def _answer(self, reply: Any) -> None:
-        if not self._waiting:
-            msg = "a reply that nobody has asked for"
-            raise InvalidResponse(msg)
-        self._heard = asyncio.get_running_loop().time()
-        future = self._waiting.popleft()
-        if not future.done():
-            future.set_result(reply)
-        if isinstance(reply, ReadOnlyError):
-            # A demoted primary: whoever is the primary now is found by connecting anew.
-            raise reply
+    def _lost(self, link: Link) -> None:
+        if self.link is link:
+            self.link = None
 
     def close(self) -> None:
         """Let go of the connection; who waits is told. For the thread of the loop."""
-        self._break(None)
-
-    def _break(self, error: BaseException | None) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        connection, self._connection, self._out = self._connection, None, []
-        reader, self._reader = self._reader, None
-        for future in waiting:
-            if not future.done():
-                future.set_exception(StoreUnavailable(f"connection lost: {error!r}"))
-        if connection is not None:
-            closing = asyncio.get_running_loop().create_task(_end(connection, reader))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+        if self.link is not None:
+            self.link.end(None)
 
 
-async def _write(connection: Any, commands: bytes) -> None:
-    if not connection.is_connected:
-        # Asked to send, redis-py would connect anew, and nobody would read what comes back.
-        msg = "the connection was closed"
-        raise ConnectionResetError(msg)
-    await connection.send_packed_command((commands,), check_health=False)
+def _take_over(connection: Any, link: Link, *, unread: bool) -> None:
+    """Put the link in the place of redis-py's streams, which read a reply in five awaits and two timers."""
+    if unread:
+        msg = "more came than the greeting's replies"
+        raise InvalidResponse(msg)
+    link.take(cast("asyncio.Transport", connection._writer.transport))  # noqa: SLF001
 
 
-async def _end(connection: Any, reader: asyncio.Task[None] | None) -> None:
-    if reader is not None:
-        reader.cancel()
-        await asyncio.wait([reader])
-    await connection.disconnect(nowait=True)
+async def _guard(connection: Any, link: Link) -> None:
+    """Close redis-py's side when the link is lost, and both when the loop ends, which cancels its tasks."""
+    try:
+        await link.lost
+    finally:
+        link.end(None)
+        await connection.disconnect(nowait=True)
 
 
 def _async_class(kind: type) -> type:

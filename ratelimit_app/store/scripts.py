@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One Lua file: its text, and the head of the command that runs it by digest."""
+    """One Lua file: its text, and the digest that the server knows it by."""
 
     text: bytes
-    head: bytes
+    sha: bytes
 
 
 @cache
@@ -31,26 +31,27 @@ def names() -> tuple[str, ...]:
 def script(name: str) -> Script:
     """Load a script by its file's name."""
     text = files("ratelimit_app.store").joinpath(f"lua/{name}.lua").read_bytes()
-    sha = sha1(text, usedforsecurity=False).hexdigest().encode()
-    return Script(text, _bulk(b"EVALSHA") + _bulk(sha))
+    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 def evalsha(call: ScriptCall) -> bytes:
     """Pack the command that runs a script that the server knows."""
-    return _pack(script(call.script).head, call)
+    keys, args = call.keys, call.args
+    words = [b"$%d\r\n%b\r\n" % (len(word), word) for word in (*keys, *args)]
+    return _head(call.script, len(keys), len(args)) + b"".join(words)
 
 
 def evaluate(call: ScriptCall) -> bytes:
     """Pack the command that sends the script with the call."""
-    return _pack(_bulk(b"EVAL") + _bulk(script(call.script).text), call)
+    digest, text = _bulk(script(call.script).sha), _bulk(script(call.script).text)
+    return evalsha(call).replace(_bulk(b"EVALSHA") + digest, _bulk(b"EVAL") + text, 1)
 
 
-def _pack(head: bytes, call: ScriptCall) -> bytes:
-    keys, args = call.keys, call.args
-    words = [b"*%d\r\n" % (3 + len(keys) + len(args)), head, _bulk(b"%d" % len(keys))]
-    words += [b"$%d\r\n%b\r\n" % (len(word), word) for word in keys]
-    words += [b"$%d\r\n%b\r\n" % (len(word), word) for word in args]
-    return b"".join(words)
+@lru_cache(maxsize=1_024)
+def _head(name: str, keys: int, args: int) -> bytes:
+    """Pack what is the same in all calls of a script with so many keys and arguments."""
+    words = b"".join(map(_bulk, (b"EVALSHA", script(name).sha, b"%d" % keys)))
+    return b"*%d\r\n%b" % (3 + keys + args, words)
 
 
 def _bulk(word: bytes) -> bytes:

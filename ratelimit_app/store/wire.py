@@ -1,7 +1,12 @@
-"""The wire protocol, as far as scripts need it: one reply, read from a socket by a deadline."""
+"""The wire protocol, as far as scripts need it (RESP2): one parser, and a socket that answers by a deadline."""
 
 from __future__ import annotations
 
+import _socket
+import math
+import select
+import socket
+import struct
 import time
 from typing import Any
 
@@ -10,86 +15,151 @@ from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, Resp
 READ_SIZE = 4_096
 MAX_REPLY = 1_048_576
 MAX_DIGITS = 20
+# A command above this may fill the socket's buffer: the kernel's timeout would then begin anew with each part.
+LONG = 32_768
 # A socket whose timeout is this near to what is left of the time keeps it: setting it costs a system call.
 NEAR_ENOUGH = 0.005
-_UNFINISHED: Any = object()
+# The usual first lines: reading the digits anew would take longer than all the rest.
+_SIZES = {b"$%d" % size: size for size in range(1_024)}
+_INTEGERS = {b":%d" % number: number for number in range(-1, 256)}
 _ERRORS = {b"NOSCRIPT": NoScriptError, b"READONLY": ReadOnlyError}
 
 
-def exchange(sock: Any, command: bytes, deadline: float) -> bytes | int | None:
+def parse(data: bytes, start: int = 0) -> tuple[Any, int]:
     """
-    Send a packed command and give its reply: a bulk string, a status, an integer or null (RESP2).
+    Read the reply that begins at `start` and tell where it ends; 0: the rest of it has not come yet.
 
-    `deadline`: on the monotonic clock, seconds, for all that is sent and read. Raises ResponseError for the
-    server's own answers, InvalidResponse for what is none, OSError when the connection fails or is too slow.
+    A reply is a bulk string, a status, an integer, None, or the server's own error, which is given, not raised.
+    Raises InvalidResponse for bytes that are none of these.
     """
-    _limit(sock, deadline)
-    sock.sendall(command)
-    data = b""
-    while True:
-        _limit(sock, deadline)
-        piece = sock.recv(READ_SIZE)
-        if not piece:
-            msg = "the server closed the connection"
-            raise ConnectionResetError(msg)
-        data += piece
-        reply = _parse(data)
-        if reply is not _UNFINISHED:
-            return reply  # type: ignore[no-any-return]
+    end = data.find(b"\r\n", start)
+    head = data[start:end]
+    if (size := _SIZES.get(head)) is not None:
+        stop = end + 2 + size
+        if data.startswith(b"\r\n", stop):
+            return data[end + 2 : stop], stop + 2
+    elif (number := _INTEGERS.get(head)) is not None and end > 0:
+        return number, end + 2
+    return _line(data, start, end)
 
 
-def _limit(sock: Any, deadline: float) -> None:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        msg = "no reply within STORE_TIMEOUT"
-        raise TimeoutError(msg)
-    if abs(left - (sock.gettimeout() or 0)) > NEAR_ENOUGH:
-        sock.settimeout(left)
-
-
-def _parse(data: bytes) -> Any:
-    """Read the one reply that the bytes are. Bytes behind it were not asked for: the connection is out of step."""
-    if data[:1] not in (b"$", b":", b"+", b"-"):
-        raise _malformed(data)
-    end = data.find(b"\r\n")
+def _line(data: bytes, start: int, end: int) -> tuple[Any, int]:
+    kind, words = data[start : start + 1], data[start + 1 : end]
     if end < 0:
-        if len(data) > MAX_REPLY:
-            raise _malformed(data)
-        return _UNFINISHED
-    if data[:1] == b"$":
-        return _bulk(data, end)
-    if len(data) != end + 2:
-        raise _malformed(data)
-    return _line(data, end)
+        if kind in b"$:+-" and len(data) - start <= MAX_REPLY:
+            return None, 0
+    elif kind == b"$":
+        return _bulk(data, start, end)
+    elif kind == b"+":
+        return words, end + 2
+    elif kind == b"-":
+        error = _ERRORS.get(words.partition(b" ")[0], ResponseError)
+        return error(words.decode(errors="replace")), end + 2
+    elif kind == b":" and words.removeprefix(b"-").isdigit() and len(words) <= MAX_DIGITS:
+        return int(words), end + 2
+    raise _malformed(data, start)
 
 
-def _bulk(data: bytes, end: int) -> Any:
-    size = _number(data, end)
-    if size == -1 and len(data) == end + 2:
-        return None
-    total = end + 2 + size + 2
-    if not 0 <= size <= MAX_REPLY or len(data) > total:
-        raise _malformed(data)
-    if len(data) < total:
-        return _UNFINISHED
-    if data[-2:] != b"\r\n":
-        raise _malformed(data)
-    return data[end + 2 : -2]
+def _bulk(data: bytes, start: int, end: int) -> tuple[Any, int]:
+    digits, body = data[start + 1 : end], end + 2
+    if digits == b"-1":
+        return None, body
+    if digits.isdigit() and len(digits) <= MAX_DIGITS and int(digits) <= MAX_REPLY:
+        stop = body + int(digits)
+        if data[stop : stop + 2] == b"\r\n":
+            return data[body:stop], stop + 2
+        if len(data) < stop + 2:
+            return None, 0
+    raise _malformed(data, start)
 
 
-def _line(data: bytes, end: int) -> bytes | int:
-    if data[:1] == b"-":
-        words = data[1:end]
-        raise _ERRORS.get(words.partition(b" ")[0], ResponseError)(words.decode(errors="replace"))
-    return _number(data, end) if data[:1] == b":" else data[1:end]
+def _malformed(data: bytes, start: int) -> InvalidResponse:
+    return InvalidResponse(f"malformed reply: {data[start : start + 80]!r}")
 
 
-def _number(data: bytes, end: int) -> int:
-    digits = data[1:end]
-    if not digits.removeprefix(b"-").isdigit() or len(digits) > MAX_DIGITS:
-        raise _malformed(data)
-    return int(digits)
+class Wire:
+    """
+    A connected socket that carries one command at a time.
+
+    A plain socket is left blocking and its timeouts are the kernel's: Python's own cost a poll before each send
+    and each read. Sockets of another kind (TLS, a cooperative scheduler's) have Python's.
+    """
+
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
+        """Take over a connected socket. `timeout`: seconds that a call will usually have."""
+        self._sock, self._send, self._recv = sock, sock.sendall, sock.recv
+        self._blocking = type(sock).recv is _socket.socket.recv
+        if self._blocking:
+            sock.settimeout(None)
+        self._limit(timeout)
+
+    def exchange(self, command: bytes, deadline: float, now: float) -> Any:
+        """
+        Send a packed command and give its reply.
+
+        `deadline` and `now`: on the monotonic clock, seconds. Raises ResponseError for the server's own answers,
+        InvalidResponse for what is none, OSError when the connection fails or is too slow.
+        """
+        left = deadline - now
+        if not -NEAR_ENOUGH < left - self._timeout < NEAR_ENOUGH:
+            self._limit(left)
+        try:
+            if len(command) > LONG:
+                self._send_long(command, deadline)
+            else:
+                self._send(command)
+            data = self._recv(READ_SIZE)
+            reply, end = parse(data) if data else _closed()
+            if not end:
+                data, reply, end = self._rest(data, deadline)
+        except BlockingIOError as error:
+            raise _late() from error
+        if end != len(data):
+            # Nobody asked for what is behind the reply: the connection is out of step.
+            raise _malformed(data, end)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def _rest(self, data: bytes, deadline: float) -> tuple[bytes, Any, int]:
+        end = 0
+        while not end:
+            self._limit(deadline - time.monotonic())
+            data += self._recv(READ_SIZE) or _closed()
+            reply, end = parse(data)
+        return data, reply, end
+
+    def _send_long(self, command: bytes, deadline: float) -> None:
+        self._sock.settimeout(deadline - time.monotonic())
+        self._send(command)
+        if self._blocking:
+            self._sock.settimeout(None)
+        self._limit(deadline - time.monotonic())
+
+    def _limit(self, left: float) -> None:
+        if left <= 0:
+            raise _late()
+        self._timeout = left
+        if not self._blocking:
+            self._sock.settimeout(left)
+            return
+        fraction, seconds = math.modf(left)
+        # Zero microseconds of zero seconds would be no timeout at all.
+        timeval = struct.pack("@ll", int(seconds), max(int(fraction * 1_000_000), 1))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+
+    def is_stale(self) -> bool:
+        """Tell whether something has come that nobody asked for, the end of the connection included."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
 
 
-def _malformed(data: bytes) -> InvalidResponse:
-    return InvalidResponse(f"malformed reply: {data[:80]!r}")
+def _late() -> TimeoutError:
+    return TimeoutError("no reply within STORE_TIMEOUT")
+
+
+def _closed() -> Any:
+    msg = "the server closed the connection"
+    raise ConnectionResetError(msg)

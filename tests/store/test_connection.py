@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 SCRIPT = b"*1\r\n$7\r\nEVALSHA\r\n"
 
 
+def execute(connections: connection.Connections, command: bytes, timeout: float) -> Any:
+    """Send a command that has so many seconds from now on."""
+    now = time.monotonic()
+    return connections.execute(command, now + timeout, now)
+
+
 class OwnFactory(ConnectionFactory):  # type: ignore[misc]
     """A project's connection factory."""
 
@@ -105,10 +111,10 @@ def test_a_connection_when_idle_for_long_is_polled_before_use(
     """One that the server has closed meanwhile is replaced without a failure."""
     connections = connection.Connections("default")
     command = b"*1\r\n$4\r\nPING\r\n"
-    assert connections.execute(command, time.monotonic() + 1) == b"PONG"
+    assert execute(connections, command, 1) == b"PONG"
     valkey.client_kill_filter(_type="normal", skipme=True)
     monkeypatch.setattr(connection, "POLL_AFTER", 0.0)
-    assert connections.execute(command, time.monotonic() + 1) == b"PONG"
+    assert execute(connections, command, 1) == b"PONG"
     connections.close()
 
 
@@ -126,11 +132,11 @@ def test_a_connection_when_it_comes_too_late_serves_the_next(
     point_at(fake.url, 1.0)
     connections = connection.Connections("drill")
     with pytest.raises(StoreUnavailable, match="within STORE_TIMEOUT"):
-        connections.execute(SCRIPT, time.monotonic() + 0.02)
+        execute(connections, SCRIPT, 0.02)
     until = time.monotonic() + 2
     while not connections._idle and time.monotonic() < until:
         time.sleep(0.01)
-    assert connections.execute(SCRIPT, time.monotonic() + 1) == b"OK"
+    assert execute(connections, SCRIPT, 1) == b"OK"
     assert fake.connections == 1
     connections.close()
 
@@ -149,5 +155,5 @@ def test_connections_when_many_are_being_made_at_once_are_bounded(
     connections = connection.Connections("drill")
     for _ in range(connection.MAX_CONNECTING + 5):
         with pytest.raises(StoreUnavailable):
-            connections.execute(SCRIPT, time.monotonic() + 0.002)
+            execute(connections, SCRIPT, 0.002)
     assert threads() <= connection.MAX_CONNECTING
