@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ratelimit_app import engine, offences, snapshot_cache
+from ratelimit_app import engine, local_cache, offences, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import NO_RULE, StoreUnavailable
 from ratelimit_app.core.decision import Decision, Reason, Verdict
@@ -37,6 +37,8 @@ NO_SNAPSHOT = Decision(
 class _World:
     """What this process knows beside its snapshot."""
 
+    local = staticmethod(local_cache.local)
+    clock = staticmethod(snapshot_cache.clock)
     now_us = staticmethod(snapshot_cache.now_us)
     frozen_now = staticmethod(snapshot_cache.frozen_now)
 

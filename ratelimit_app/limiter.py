@@ -6,7 +6,7 @@ import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_app import engine, snapshot_cache
+from ratelimit_app import engine, local_cache, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
 from ratelimit_app.core.evaluation import Door
@@ -169,6 +169,7 @@ def _refund(decision: Decision) -> Any:
         return 0
     for charge in charges:
         charge.refunded = True
+        local_cache.local().denials.discard(charge.key)
     try:
         return (yield refund_call(charges, snapshot_cache.frozen_now()))
     except StoreUnavailable:

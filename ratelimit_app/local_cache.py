@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.deny_cache import DenyCache
+from ratelimit_app.core.local_answers import Local
 from ratelimit_app.core.penalty_box import PenaltyBox, Terms
 
 if TYPE_CHECKING:
@@ -16,18 +17,16 @@ if TYPE_CHECKING:
 class LocalCache:
     """Make both at the first need, and anew when the settings have changed."""
 
-    denials: DenyCache
-    penalties: PenaltyBox | None
+    local: Local
 
     def __getattr__(self, name: str) -> Any:
-        make = {"denials": _make_denials, "penalties": _make_penalties}.get(name)
-        if make is None:
+        if name != "local":
             raise AttributeError(name)
-        return self.__dict__.setdefault(name, make())
+        return self.__dict__.setdefault(name, Local(_make_denials(), _make_penalties()))
 
     def made(self) -> list[DenyCache | PenaltyBox]:
         """Give those that are there."""
-        return [table for table in list(self.__dict__.values()) if table is not None]
+        return [table for local in list(self.__dict__.values()) for table in local if table is not None]
 
     def start_anew(self) -> None:
         """Make them anew at the next need; what is put into the old ones is lost."""
@@ -48,26 +47,18 @@ def _make_penalties() -> PenaltyBox | None:
 _cache = LocalCache()
 
 
-def denials() -> DenyCache:
-    """Give the process's deny cache. Hold it for one decision only: a change of the settings makes another."""
-    return _cache.denials
+def local() -> Local:
+    """Give what the process remembers. Hold it for one decision only: a change of the settings makes another."""
+    return _cache.local
 
 
-def penalties() -> PenaltyBox | None:
-    """Give the process's penalty box, None: it is off."""
-    return _cache.penalties
-
-
-def forget(identities: Collection[str]) -> None:
-    """Forget what is known of these identities: whole, as parts joined by `+`, or as marks of a decision."""
+def forget(identities: Collection[str] | None) -> None:
+    """Forget what is known of these identities: whole, as parts joined by `+`, or as marks; None: everything."""
     for table in _cache.made():
-        table.forget(identities)
-
-
-def clear() -> None:
-    """Forget everything."""
-    for table in _cache.made():
-        table.clear()
+        if identities is None:
+            table.clear()
+        else:
+            table.forget(identities)
 
 
 def _after_fork() -> None:

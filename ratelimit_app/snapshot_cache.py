@@ -73,6 +73,10 @@ class SnapshotCache:
     def _server_s(self) -> float:
         return time.monotonic() + self._clock_offset
 
+    def clock(self) -> float:
+        """Seconds on this process's own clock, which never goes back; tests travel on it too."""
+        return time.monotonic() + self.shift_us / 1_000_000
+
     def frozen_now(self) -> int | None:
         """A time for the scripts while tests travel; None in production, where Redis is the only clock."""
         return self.now_us() if self.shift_us else None
@@ -140,6 +144,8 @@ class SnapshotCache:
         with self._lock, unavailable():
             version, networks = self._ask()
             if version is None:
+                # Redis has lost its data: what it denied before, it would not deny now.
+                self.forgotten(None)
                 self._have_published()
                 return None
             if self._snapshot is None or self._snapshot.version != version.decode():
@@ -245,7 +251,7 @@ def _is_change(change: dict[str, Any]) -> bool:
 _cache = SnapshotCache()
 known, current, now_us = _cache.known, _cache.current, _cache.now_us
 is_settled = _cache.is_settled
-frozen_now, travel = _cache.frozen_now, _cache.travel
+frozen_now, travel, clock = _cache.frozen_now, _cache.travel, _cache.clock
 refresh, override, forget = _cache.refresh, _cache.override, _cache.forget
 forgotten, have_forgotten = _cache.forgotten, _cache.have_forgotten
 atexit.register(_cache.leave)

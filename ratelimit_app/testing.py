@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
 
-from ratelimit_app import offences, snapshot_cache
+from ratelimit_app import local_cache, offences, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.groups import share
 from ratelimit_app.core.rules import rule_from_dict
@@ -125,6 +125,7 @@ class clear_limits(TestContextDecorator):  # noqa: N801
     def enable(self) -> None:
         """Delete our keys."""
         offences.discard()
+        local_cache.forget(None)
         with suppress(Exception), unavailable():
             for key in client().scan_iter(match=f"{conf.keys.root}:*", count=1_000):
                 client().unlink(key)

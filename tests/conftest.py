@@ -48,11 +48,12 @@ def valkey() -> Any:
 @pytest.fixture(autouse=True)
 def _clean_slate(valkey: Any) -> None:
     """Begin each test with an empty server and a process that knows nothing and publishes nothing by itself."""
-    from ratelimit_app import offences, snapshot_cache
+    from ratelimit_app import local_cache, offences, snapshot_cache
     from ratelimit_app.conf import conf
     from ratelimit_app.store.health import health
 
     offences.discard()
+    local_cache.forget(None)
     valkey.flushall()
     conf.forget()
     snapshot_cache.publish_when_missing(None)

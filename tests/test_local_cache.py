@@ -35,16 +35,16 @@ def given(**settings: Any) -> override_settings:
 
 def fill() -> None:
     """Remember one denial, and box one key."""
-    local_cache.denials().put(KEY, DENIAL, local_cache.denials().generation)
-    box = local_cache.penalties()
+    local_cache.local().denials.put(KEY, DENIAL, local_cache.local().denials.generation)
+    box = local_cache.local().penalties
     if box:
         box.note(KEY, 1.0, DENIAL.identity)
 
 
 def known() -> tuple[bool, bool]:
     """Whether the denial is known, and the key boxed."""
-    box = local_cache.penalties()
-    return bool(local_cache.denials().find(KEY, 1.0)), bool(box and box.boxed_until(KEY, 1.0))
+    box = local_cache.local().penalties
+    return bool(local_cache.local().denials.find(KEY, 1.0)), bool(box and box.boxed_until(KEY, 1.0))
 
 
 def test_the_caches_when_asked_for_again_are_the_same() -> None:
@@ -52,16 +52,16 @@ def test_the_caches_when_asked_for_again_are_the_same() -> None:
     with given(LOCAL_BLOCK_AFTER=1):
         fill()
         assert (True, True) == known()
-        assert local_cache.denials() is local_cache.denials()
-        assert local_cache.penalties() is local_cache.penalties()
+        assert local_cache.local().denials is local_cache.local().denials
+        assert local_cache.local().penalties is local_cache.local().penalties
 
 
 def test_the_penalty_box_when_not_asked_for_is_off() -> None:
     """`LOCAL_BLOCK_AFTER` is `None` by default; without room there is none either."""
     with given():
-        assert local_cache.penalties() is None
+        assert local_cache.local().penalties is None
     with given(LOCAL_BLOCK_AFTER=5, LOCAL_CACHE_SIZE=0):
-        assert local_cache.penalties() is None
+        assert local_cache.local().penalties is None
 
 
 def test_the_caches_when_settings_say_have_their_size_and_terms() -> None:
@@ -70,7 +70,7 @@ def test_the_caches_when_settings_say_have_their_size_and_terms() -> None:
         with given(
             LOCAL_CACHE_SIZE=size, LOCAL_BLOCK_AFTER=2, LOCAL_BLOCK_WINDOW=4, LOCAL_BLOCK_PERIOD=20 + size
         ):
-            cache, box = local_cache.denials(), local_cache.penalties()
+            cache, box = local_cache.local().denials, local_cache.local().penalties
             assert box
             for number in range(3):
                 cache.put(b"%d" % number, DENIAL, cache.generation)
@@ -79,7 +79,7 @@ def test_the_caches_when_settings_say_have_their_size_and_terms() -> None:
             assert box.boxed_until(KEY, 1.0) is None
             box.note(KEY, 3.0, "ip:1")
             assert 23.0 + size == box.boxed_until(KEY, 3.0)
-    assert local_cache.penalties() is None
+    assert local_cache.local().penalties is None
 
 
 def test_the_caches_when_the_server_is_another_know_nothing() -> None:
@@ -107,14 +107,14 @@ def test_clearing_when_both_are_full_empties_both() -> None:
     for settings in ({"LOCAL_BLOCK_AFTER": 1}, {}):
         with given(**settings):
             fill()
-            local_cache.clear()
+            local_cache.forget(None)
             assert (False, False) == known()
 
 
 def test_forgetting_when_nothing_was_made_yet_does_nothing() -> None:
     """The refresh thread may come first."""
     local_cache.forget(["ip:1"])
-    local_cache.clear()
+    local_cache.forget(None)
     assert [] == local_cache._cache.made()
 
 
@@ -129,9 +129,9 @@ def test_a_fork_when_its_parent_knew_denials_begins_empty_and_works() -> None:
     """A thread of the parent may have held the locks; the child has locks of its own, the parent keeps all."""
     with given(LOCAL_BLOCK_AFTER=1):
         fill()
-        box = local_cache.penalties()
+        box = local_cache.local().penalties
         assert box
-        with local_cache.denials()._lock, box._lock:
+        with local_cache.local().denials._lock, box._lock:
             pid = os.fork()
             if pid == 0:  # pragma: no cover - the child is measured by its exit status
                 status = 1

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _REFUND = struct.Struct("<Bdddd")
 _HEAD, _RESULT = "BBdd", "Bdddd"
-_ROWS, _ROW = len(_HEAD), len(_RESULT)
-_PASSED, _OVER, _ASLEEP = 0, 1, 2
-_LIMITED, _BLOCKED = 1, 2
+ROWS, ROW = len(_HEAD), len(_RESULT)
+_PASSED, OVER, _ASLEEP = 0, 1, 2
+DENIED, BANNED = 1, 2
 _HEAD_SIZE, _ROW_SIZE = struct.calcsize("<" + _HEAD), struct.calcsize("<" + _RESULT)
 _LIGHTEST = (-1, -1.0, -inf)
 # Enum members are looked up by a call of their own; these are read for every decision.
-_ALLOWED, _DENIED, _WITHIN, _EXCEEDED = (
+_ALLOWED, _LIMITED, _WITHIN, _EXCEEDED = (
     Verdict.ALLOWED,
     Verdict.LIMITED,
     Reason.WITHIN_LIMIT,
@@ -70,8 +70,7 @@ def read_reply(reply: object, marks: Sequence[str], demands: list[Demand], look:
     try:
         if len(reply) == _HEAD_SIZE:  # type: ignore[arg-type]
             return _read_ban(reply, marks, demands)  # type: ignore[arg-type]
-        row = _layout(len(demands)).unpack(reply)  # type: ignore[arg-type]
-        return _judged(row, demands, look)
+        return judged(_layout(len(demands)).unpack(reply), demands, look)  # type: ignore[arg-type]
     except (ValueError, OverflowError, TypeError, struct.error) as error:
         size = _HEAD_SIZE + _ROW_SIZE * len(demands)
         msg = f"malformed reply: {error}; expected {size} bytes, got {str(reply)[:80]!r}"
@@ -80,7 +79,7 @@ def read_reply(reply: object, marks: Sequence[str], demands: list[Demand], look:
 
 def _read_ban(reply: bytes, marks: Sequence[str], demands: list[Demand]) -> Decision:
     verdict, mark, now_us, expires = _layout(0).unpack(reply)
-    if verdict == _BLOCKED and 0 < mark <= len(marks):
+    if verdict == BANNED and 0 < mark <= len(marks):
         return blocked(marks[mark - 1], int(expires), int(now_us))
     if verdict == 0 and not demands:
         return NO_RULE
@@ -88,7 +87,12 @@ def _read_ban(reply: bytes, marks: Sequence[str], demands: list[Demand]) -> Deci
     raise ValueError(msg)
 
 
-def _judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
+def unpack(reply: bytes, rules: int) -> tuple[Any, ...]:
+    """Give the values of a reply that has been read before."""
+    return _layout(0 if len(reply) == _HEAD_SIZE else rules).unpack(reply)
+
+
+def judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
     """Make the decision of a reply; what each rule said is written out when somebody asks."""
     passed = row[0] == 0
     chosen = _chosen(row, demands)
@@ -98,9 +102,9 @@ def _judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision
     fields: dict[str, Any] = {"tell": partial(_tell, row, demands, passed and not look)}
     if chosen < 0:
         return quick(Decision, fields | {"allowed": True, "verdict": _ALLOWED, "reason": Reason.NO_RULE})
-    demand = demands[(chosen - _ROWS) // _ROW]
+    demand = demands[(chosen - ROWS) // ROW]
     fields["allowed"] = passed
-    fields["verdict"], fields["reason"] = (_ALLOWED, _WITHIN) if passed else (_DENIED, _EXCEEDED)
+    fields["verdict"], fields["reason"] = (_ALLOWED, _WITHIN) if passed else (_LIMITED, _EXCEEDED)
     fields["rule"] = demand.part.rule.name
     fields["limit"] = demand.part.rate.limit
     fields["remaining"] = int(row[chosen + 1])
@@ -114,9 +118,9 @@ def _judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision
 
 def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
     """Find the row that describes the request, as `ruling` does among results; below 0 when none does."""
-    chosen, heaviest, at = -1, _LIGHTEST, _ROWS
+    chosen, heaviest, at = -1, _LIGHTEST, ROWS
     for demand in demands:
-        state, remaining, retry, reset, stamp = row[at : at + _ROW]
+        state, remaining, retry, reset, stamp = row[at : at + ROW]
         if state > _ASLEEP or not isfinite(remaining + retry + reset + stamp):
             msg = f"state {state}, remaining {remaining}, retry {retry}, reset {reset}, at {stamp}"
             raise ValueError(msg)
@@ -125,7 +129,7 @@ def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
             weight = (state, wait, -remaining / (demand.part.rate.limit or 1))
             if weight > heaviest:
                 chosen, heaviest = at, weight
-        at += _ROW
+        at += ROW
     return chosen
 
 
@@ -134,8 +138,8 @@ def _tell(
 ) -> tuple[tuple[RuleResult, ...], list[Charge]]:
     """Write out what each rule said, and what was charged."""
     results, charges = [], []
-    for demand, at in zip(demands, range(_ROWS, len(row), _ROW), strict=True):
-        said = row[at : at + _ROW]
+    for demand, at in zip(demands, range(ROWS, len(row), ROW), strict=True):
+        said = row[at : at + ROW]
         if said[0] == _ASLEEP:
             continue
         results.append(_result(demand, said))
@@ -163,7 +167,7 @@ def _result(demand: Demand, said: tuple[Any, ...]) -> RuleResult:
         rule=rule.name,
         identity=demand.identity,
         allowed=passed,
-        verdict=_ALLOWED if passed else _DENIED,
+        verdict=_ALLOWED if passed else _LIMITED,
         reason=_WITHIN if passed else _EXCEEDED,
         limit=rate.limit,
         period=rate.period,

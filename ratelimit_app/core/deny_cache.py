@@ -22,7 +22,7 @@ class Denial(NamedTuple):
     cost: float
     definition: bytes
     identity: str
-    marks: tuple[str, ...]
+    marks: frozenset[str]
     remaining: int
     reset: float
 

@@ -16,12 +16,14 @@ from ratelimit_app.core.calls import NO_RULE, Demand, ScriptCall, StoreUnavailab
 from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, ruling
 from ratelimit_app.core.identity import split
 from ratelimit_app.core.keys import MARK
+from ratelimit_app.core.local_answers import Asked, learn, recall
 from ratelimit_app.core.plans import Plan, argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ratelimit_app.core.addresses import Address
+    from ratelimit_app.core.local_answers import Local
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
 
@@ -142,12 +144,16 @@ class World(Protocol):
     """
     What a process knows beside its snapshot.
 
-    `now_us`: the Redis clock as this process knows it. `frozen_now`: a time for the script, which production never
-    has. `on_failure`: for rules that do not say.
+    `now_us`: the Redis clock as this process knows it. `clock`: its own clock, in seconds, which never goes back.
+    `frozen_now`: a time for the script, which production never has. `on_failure`: for rules that do not say.
     """
 
     @property
     def on_failure(self) -> str: ...
+
+    def local(self) -> Local: ...
+
+    def clock(self) -> float: ...
 
     def now_us(self) -> int: ...
 
@@ -187,17 +193,21 @@ def _decide(ask: Ask) -> Flow:  # noqa: PLR0911 - each step of the order may be 
     if snapshot.networks and (banned := _banned_network(ask)) is not None:
         return banned
     look = door.look or memory.denied is not None
-    marks, demands, call = _question(ask, look)
+    asked, call = _question(ask, look)
     if call is None:
         return NO_RULE
+    if not look and (known := recall(ask.world.local(), asked, ask.world.now_us)) is not None:
+        memory.remember((), known)
+        return known
     try:
         memory.require_store()
         reply = yield call
-        decision = read_reply(reply, marks, demands, look)
+        decision = read_reply(reply, asked.marks, asked.demands, look)
     except StoreUnavailable:
         memory.store_failed = True
-        return _unavailable(ask, marks, demands)
-    memory.remember(marks, decision)
+        return _unavailable(ask, asked.marks, asked.demands)
+    learn(ask.world.local(), asked, reply)
+    memory.remember(asked.marks, decision)
     return decision
 
 
@@ -235,9 +245,9 @@ def _banned_network(ask: Ask) -> Decision | None:
     return None if expires is None else blocked(f"ip:{address}", expires, now_us)
 
 
-def _question(ask: Ask, look: bool) -> tuple[Sequence[str], list[Demand], ScriptCall | None]:
-    """Give the marks to read, what is to be judged, and the one call that asks; None where there is nothing to ask."""
-    facts, door, plan, snapshot, _ = ask
+def _question(ask: Ask, look: bool) -> tuple[Asked, ScriptCall | None]:
+    """Give what is to be judged, and the one call that asks for it; None where there is nothing to ask."""
+    facts, door, plan, snapshot, world = ask
     memory, base = facts.memory, plan.keys.base
     marks = facts.mark_identities(snapshot, door.with_user)
     if memory.marks:
@@ -257,11 +267,11 @@ def _question(ask: Ask, look: bool) -> tuple[Sequence[str], list[Demand], Script
         told = argument(len(marks), [(demand.part, demand.cost) for demand in demands], look)
     else:
         told = plan.argument(len(marks), door.units, look)
-    if not (marks or demands):
-        return marks, demands, None
     words += [demand.key for demand in demands]
-    frozen = ask.world.frozen_now()
-    return marks, demands, ScriptCall("decide", words, [told] if frozen is None else [told, b"%d" % frozen])
+    frozen = world.frozen_now()
+    args = [told] if frozen is None else [told, b"%d" % frozen]
+    asked = Asked(marks, words, demands, world.clock(), world.local().denials.generation)
+    return asked, ScriptCall("decide", words, args) if words else None
 
 
 def _left(demands: list[Demand], charged: dict[bytes, int]) -> Iterable[Demand]:

@@ -24,10 +24,10 @@ KEYS = [b"key-%d" % n for n in range(8)]
 IDENTITIES = ["ip:1", "user:1", "ip:1+user:1", "ip:1+user:12", "user:12"]
 
 
-def denial(until: float = 10.0, identity: str = "ip:1", marks: tuple[str, ...] = (), **fields: Any) -> Denial:
+def denial(until: float = 10.0, identity: str = "ip:1", marks: Collection[str] = (), **fields: Any) -> Denial:
     """Give a denial, of which a test says what matters to it."""
     rest: dict[str, Any] = {"cost": 1, "definition": b"d", "remaining": 0, "reset": until} | fields
-    return Denial(until, identity=identity, marks=marks, **rest)
+    return Denial(until, identity=identity, marks=frozenset(marks), **rest)
 
 
 def full(*ends: float, draw: Callable[[], float] = lambda: 0.0) -> DenyCache:
@@ -74,7 +74,7 @@ class AgainstModel(RuleBasedStateMachine):
         marks=st.lists(st.sampled_from(IDENTITIES[:2]), max_size=2).map(tuple),
         asked=st.integers(0, 1),
     )
-    def put(self, key: bytes, wait: float, identity: str, marks: tuple[str, ...], asked: int) -> None:
+    def put(self, key: bytes, wait: float, identity: str, marks: Collection[str], asked: int) -> None:
         """An answer that was asked for just now, or before the last thing forgotten."""
         generation = self.asked_in[-1 - asked % len(self.asked_in)]
         said = denial(self.now + wait, identity, marks)
@@ -158,7 +158,7 @@ def test_a_denial_when_its_instant_has_come_is_over() -> None:
     ],
 )
 def test_forgetting_when_an_identity_is_whole_or_a_part_or_a_mark_takes_the_denial_out(
-    identity: str, marks: tuple[str, ...], names: list[str], goes: bool
+    identity: str, marks: Collection[str], names: list[str], goes: bool
 ) -> None:
     """An unblock or a reset reaches all that it concerns, and nothing else."""
     cache = DenyCache(5)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Charge, Decision, Reason, Verdict
+from ratelimit_app.core.deny_cache import DenyCache
 from ratelimit_app.core.evaluation import Ask, Door, Memory, Need, evaluate, offences_of
 from ratelimit_app.core.keys import Keys
+from ratelimit_app.core.local_answers import Local
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rules import Rule, rule_from_dict
 from ratelimit_app.core.snapshot import Snapshot
@@ -64,6 +66,15 @@ class StubWorld:
 
     on_failure: str
     frozen: int | None
+    memory: Local = field(default_factory=lambda: Local(DenyCache(0), None))
+
+    def local(self) -> Local:
+        """Remember nothing, unless the test says otherwise."""
+        return self.memory
+
+    def clock(self) -> float:
+        """Now, always."""
+        return 0.0
 
     def now_us(self) -> int:
         """Now, always."""

@@ -1,0 +1,129 @@
+"""
+What a process answers by itself: bans and denials that Redis has told it, until nothing else can be true.
+
+A denial is remembered from before its call was sent, on the process's own clock, so that it never outlives what
+Redis would say. Until then only a refund, a reset or an unblock can make room, and those are told to every process.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from ratelimit_app.core.access_lists import NEVER
+from ratelimit_app.core.calls import BANNED, DENIED, OVER, ROW, ROWS, blocked, judged, unpack
+from ratelimit_app.core.deny_cache import Denial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ratelimit_app.core.calls import Demand
+    from ratelimit_app.core.decision import Decision
+    from ratelimit_app.core.deny_cache import DenyCache
+    from ratelimit_app.core.penalty_box import PenaltyBox
+
+_SECOND = 1_000_000
+
+
+class Local(NamedTuple):
+    """What one process remembers. `penalties`: None when the penalty box is off."""
+
+    denials: DenyCache
+    penalties: PenaltyBox | None
+
+
+class Asked(NamedTuple):
+    """
+    A question to Redis, and what the process knew when it was made.
+
+    `words`: the keys of the marks, and then of the demands. `at`: seconds on the process's own clock.
+    `generation`: of the deny cache.
+    """
+
+    marks: Sequence[str]
+    words: Sequence[bytes]
+    demands: list[Demand]
+    at: float
+    generation: int
+
+
+def recall(local: Local, asked: Asked, clock_us: Callable[[], int]) -> Decision | None:
+    """Answer without Redis, None where only Redis knows; `clock_us`: the Redis clock as the process knows it."""
+    find, now = local.denials.find, asked.at
+    for identity, key in zip(asked.marks, asked.words, strict=False):
+        ban = find(key, now)
+        if ban is not None:
+            return _banned(identity, ban.until - now)
+    held: list[tuple[Demand, tuple[float, int, float]]] = []
+    for demand in asked.demands:
+        said = _held(local, demand, asked)
+        if said[0] > now:
+            held.append((demand, said))
+    return _denied(local, held, now, clock_us()) if held else None
+
+
+def _denied(
+    local: Local, held: list[tuple[Demand, tuple[float, int, float]]], now: float, now_us: int
+) -> Decision:
+    row: list[float] = [DENIED, 0, now_us, 0]
+    for demand, (until, remaining, reset) in held:
+        row += (OVER, remaining, (until - now) * _SECOND, (reset - now) * _SECOND, now_us)
+        if local.penalties is not None:
+            local.penalties.note(demand.key, now, demand.identity)
+    return judged(tuple(row), [demand for demand, _ in held], look=False)
+
+
+def _banned(identity: str, left: float) -> Decision:
+    return blocked(identity, NEVER if left == inf else max(round(left * _SECOND), 1), 0)
+
+
+def _held(local: Local, demand: Demand, asked: Asked) -> tuple[float, int, float]:
+    """Give until when a demand is denied for certain, what remains, and when its log is empty."""
+    part, until, remaining, reset = demand.part, 0.0, 0, 0.0
+    if part.rule.shadow:
+        return 0.0, 0, 0.0
+    denial = local.denials.find(demand.key, asked.at)
+    if denial is not None and _answers(denial, demand, asked.marks):
+        until, remaining, reset = denial.until, denial.remaining, denial.reset
+    if local.penalties is not None:
+        boxed = local.penalties.boxed_until(demand.key, asked.at) or 0.0
+        until, reset = max(until, boxed), max(reset, boxed)
+    return until, remaining, reset
+
+
+def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
+    return (
+        denial.definition == demand.part.definition
+        and demand.cost >= denial.cost
+        and (denial.marks == marks or denial.marks.issuperset(marks))
+    )
+
+
+def learn(local: Local, asked: Asked, reply: bytes) -> None:
+    """Remember what a reply that denies says of the time to come."""
+    if not reply[0]:
+        return
+    row = unpack(reply, len(asked.demands))
+    if row[0] == BANNED:
+        until = inf if row[3] == NEVER else asked.at + (row[3] - row[2]) / _SECOND
+        place = row[1] - 1
+        ban = Denial(until, 0, b"", asked.marks[place], frozenset(), 0, until)
+        local.denials.put(asked.words[place], ban, asked.generation)
+        return
+    marks, start = frozenset(asked.marks), ROWS
+    for demand in asked.demands:
+        state, remaining, retry, reset, _ = row[start : start + ROW]
+        start += ROW
+        if state != OVER or demand.part.rule.shadow:
+            continue
+        if local.penalties is not None:
+            local.penalties.note(demand.key, asked.at, demand.identity)
+        ends_us = demand.part.rule.ends_us
+        wait = min(retry, ends_us - row[2]) if ends_us else retry
+        if wait > 0:
+            until, empty = asked.at + wait / _SECOND, asked.at + reset / _SECOND
+            part = demand.part
+            denial = Denial(
+                until, demand.cost, part.definition, demand.identity, marks, int(remaining), empty
+            )
+            local.denials.put(demand.key, denial, asked.generation)
