@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.access_lists import NEVER
+from ratelimit_app.core.algorithms import CODES
 from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, ruling
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from ratelimit_app.core.rules import Rule
 
 SHADOW, LOOK = 1, 2
-_ALGORITHM_CODES = {"sliding_window": 0}
-_RULE = struct.Struct("<BBdddddd")
-_REFUND = struct.Struct("<ddd")
+_RULE = struct.Struct("<BBddddddd")
+_REFUND = struct.Struct("<Bdddd")
 _HEAD = struct.Struct("<BBdd")
 _RESULT = struct.Struct("<Bdddd")
 _PASSED, _OVER, _ASLEEP = 0, 1, 2
@@ -55,26 +55,27 @@ class Demand:
 
 def decide_call(keys: Keys, marks: list[str], demands: list[Demand], frozen_now: int | None) -> ScriptCall:
     """Write the one script call that decides all of this; `frozen_now` is for tests, production sends None."""
-    now = b"" if frozen_now is None else b"%d" % frozen_now
     words = [keys.mark(identity) for identity in marks]
     words += [demand.key for demand in demands]
-    args = [b"%d" % len(marks), now]
-    args += [_rule_argument(d.rate, d.rule, d.cost, d.look) for d in demands]
+    rows = [_rule_argument(d.rate, d.rule, d.cost, d.look) for d in demands]
+    args = [b"".join([bytes((len(marks),)), *rows])]
+    if frozen_now is not None:
+        args.append(b"%d" % frozen_now)
     return ScriptCall("decide", words, args)
 
 
 def refund_call(charges: list[Charge], frozen_now: int | None) -> ScriptCall:
     """Write the script call that gives charges back."""
     now = b"" if frozen_now is None else b"%d" % frozen_now
-    args = [now] + [_REFUND.pack(charge.first_us, charge.units, charge.period_us) for charge in charges]
+    args = [now] + [_REFUND.pack(0, charge.first_us, charge.units, charge.period_us, 0) for charge in charges]
     return ScriptCall("refund", [charge.key for charge in charges], args)
 
 
 @lru_cache(maxsize=4_096)
 def _rule_argument(rate: Rate, rule: Rule, cost: int, look: bool) -> bytes:
     flags = (SHADOW if rule.shadow else 0) | (LOOK if look else 0)
-    code, burst = _ALGORITHM_CODES[rule.algorithm], rule.burst or rate.limit
-    return _RULE.pack(code, flags, rate.period_us, rate.limit, burst, cost, rule.starts_us, rule.ends_us)
+    code, burst = CODES[rule.algorithm], rule.burst or rate.limit
+    return _RULE.pack(code, flags, rate.period_us, rate.limit, burst, cost, 0, rule.starts_us, rule.ends_us)
 
 
 def read_reply(reply: object, marks: list[str], demands: list[Demand]) -> Decision:

@@ -20,10 +20,15 @@ class Script:
     head: bytes
 
 
+# A script may begin in its own file and go on in others: they are one text, and see each other's locals.
+_PARTS = {"decide": ("states", "logs", "judge"), "refund": ("states", "refund_units")}
+
+
 @cache
 def script(name: str) -> Script:
-    """Load a script by its file's name."""
-    text = files("ratelimit_app.store").joinpath(f"lua/{name}.lua").read_bytes()
+    """Load a script by the name of the file that it begins with."""
+    folder = files("ratelimit_app.store").joinpath("lua")
+    text = b"".join(folder.joinpath(f"{part}.lua").read_bytes() for part in (name, *_PARTS.get(name, ())))
     sha = sha1(text, usedforsecurity=False).hexdigest().encode()
     return Script(text, _bulk(b"EVALSHA") + _bulk(sha))
 

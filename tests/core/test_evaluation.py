@@ -215,10 +215,10 @@ def test_a_call_when_written_is_what_the_script_reads() -> None:
     )
     _, steps = decide(asked, reply(PASSED))
     assert [KEYS.mark(IP), KEYS.log(IP, b"grab")] == steps[0].keys
-    assert [b"1", b"77"] == steps[0].args[:2]
-    assert (0, 3, 1_000_000, 5, 5, 2, 5, 9) == struct.unpack("<BBdddddd", steps[0].args[2])
+    assert (1, 0, 3, 1_000_000, 5, 5, 2, 0, 5, 9) == struct.unpack("<BBBddddddd", steps[0].args[0])
+    assert [b"77"] == steps[0].args[1:]
     _, steps = decide(ask(rule()), reply(PASSED))
-    assert [b"0", b""] == steps[0].args[:2]
+    assert [0] == [steps[0].args[0][0], *steps[0].args[1:]]
 
 
 def test_a_rule_when_asleep_says_nothing() -> None:
@@ -407,7 +407,7 @@ def test_a_rule_when_topped_up_is_charged_the_difference() -> None:
     memory = Memory()
     later(memory, rule(cost=1), answer=reply(PASSED), units=2)
     _, steps = later(memory, rule(cost=1), answer=reply(PASSED), units=5)
-    assert 3 == struct.unpack("<BBdddddd", steps[0].args[2])[5]
+    assert 3 == struct.unpack_from("<BBddddddd", steps[0].args[0], 1)[5]
     assert [] == later(memory, rule(cost=1), units=5)[1]
     assert {5} == set(memory.charged.values())
 
@@ -425,7 +425,7 @@ def test_a_later_door_when_one_has_denied_only_looks() -> None:
     memory = Memory()
     memory.denied, _ = later(memory, rule(), answer=reply(OVER, verdict=1))
     decision, steps = later(memory, rule("b"), answer=reply(PASSED))
-    assert 2 == struct.unpack("<BBdddddd", steps[0].args[2])[1]
+    assert 2 == struct.unpack_from("<BBddddddd", steps[0].args[0], 1)[1]
     assert [] == decision.charges
 
 
@@ -515,5 +515,5 @@ def test_offences_when_an_identity_is_joined_count_for_each_part() -> None:
 def test_a_refund_when_written_names_each_charge() -> None:
     """First stamp, units and period of each log, and a time only in tests."""
     call = refund_call([Charge(b"key", NOW, 2, 60)], None)
-    assert ScriptCall("refund", [b"key"], [b"", struct.pack("<ddd", NOW, 2, 60)]) == call
+    assert ScriptCall("refund", [b"key"], [b"", struct.pack("<Bdddd", 0, NOW, 2, 60, 0)]) == call
     assert b"77" == refund_call([], 77).args[0]
