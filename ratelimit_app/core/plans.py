@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratelimit_app.core.algorithms import CODES
 from ratelimit_app.core.identity import USER_KINDS
 
 if TYPE_CHECKING:
@@ -16,14 +17,6 @@ if TYPE_CHECKING:
     from ratelimit_app.core.snapshot import Snapshot
 
 SHADOW, LOOK, LEASE = 1, 2, 4
-CODES = {
-    "sliding_window": 0,
-    "fixed_window": 1,
-    "sliding_counter": 2,
-    "token_bucket": 3,
-    "leaky_bucket": 4,
-    "gcra": 5,
-}
 LEAKY = CODES["leaky_bucket"]
 METERS = frozenset({CODES["token_bucket"], LEAKY, CODES["gcra"]})
 MAX_REMEMBERED = 64

@@ -20,17 +20,24 @@ class Script:
     sha: bytes
 
 
+# A script may begin in its own file and go on in others: they are one text, and see each other's locals.
+_PARTS = {"decide": ("states", "logs", "judge"), "refund": ("states", "refund_units")}
+
+
 @cache
 def names() -> tuple[str, ...]:
     """Name every script."""
+    parts = {part for of_one in _PARTS.values() for part in of_one}
     found = files("ratelimit_app.store").joinpath("lua").iterdir()
-    return tuple(sorted(path.name.removesuffix(".lua") for path in found if path.name.endswith(".lua")))
+    every = {path.name.removesuffix(".lua") for path in found if path.name.endswith(".lua")}
+    return tuple(sorted(every - parts))
 
 
 @cache
 def script(name: str) -> Script:
-    """Load a script by its file's name."""
-    text = files("ratelimit_app.store").joinpath(f"lua/{name}.lua").read_bytes()
+    """Load a script by the name of the file that it begins with."""
+    folder = files("ratelimit_app.store").joinpath("lua")
+    text = b"".join(folder.joinpath(f"{part}.lua").read_bytes() for part in (name, *_PARTS.get(name, ())))
     return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.conf import conf
+from ratelimit_app.core.algorithms import CODES
 from ratelimit_app.core.calls import ScriptCall
 from ratelimit_app.store.gateway import gateway
 
@@ -19,7 +20,7 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 PASSED, OVER, ASLEEP = 0, 1, 2
 ADMITTED, LIMITED, BLOCKED = 0, 1, 2
-SHADOW, LOOK = 1, 2
+SHADOW, LOOK, LEASE = 1, 2, 4
 _numbers = count()
 
 
@@ -32,6 +33,9 @@ class Asked(NamedTuple):
     flags: int = 0
     starts: int = 0
     ends: int = 0
+    algorithm: str = "sliding_window"
+    burst: int | None = None
+    lease: int = 0
 
 
 class Row(NamedTuple):
@@ -61,24 +65,28 @@ def new_key(name: str = "rule") -> bytes:
 
 def decide(now: int | None, *asked: Asked, marks: tuple[bytes, ...] = ()) -> Reply:
     """Run decide.lua at a time, or by the server's clock."""
-    args = [b"%d" % len(marks), b"" if now is None else b"%d" % now]
-    for one in asked:
-        rate = one.rate
-        args.append(
-            struct.pack(
-                "<BBdddddd",
-                0,
-                one.flags,
-                rate.period_us,
-                rate.limit,
-                rate.limit,
-                one.cost,
-                one.starts,
-                one.ends,
-            )
-        )
+    args = [struct.pack("<B", len(marks)) + b"".join(map(_packed, asked))]
+    args += [] if now is None else [b"%d" % now]
     call = ScriptCall("decide", [*marks, *(one.key for one in asked)], args)
     return read(gateway().call(call))
+
+
+def _packed(one: Asked) -> bytes:
+    burst = one.rate.limit if one.burst is None else one.burst
+    code, flags = CODES[one.algorithm], one.flags | (LEASE if one.lease else 0)
+    rate = one.rate
+    return struct.pack(
+        "<BBddddddd",
+        code,
+        flags,
+        rate.period_us,
+        rate.limit,
+        burst,
+        one.cost,
+        one.lease,
+        one.starts,
+        one.ends,
+    )
 
 
 def read(reply: Any) -> Reply:
@@ -88,15 +96,29 @@ def read(reply: Any) -> Reply:
     return Reply(verdict, mark, now, expires, rows)
 
 
-def refund(now: int | None, *charges: tuple[bytes, int, int, int]) -> int:
-    """Run refund.lua for charges of (key, first stamp, units, period)."""
+class Back(NamedTuple):
+    """A charge to give back."""
+
+    key: bytes
+    first: int
+    units: int
+    rate: Rate
+    algorithm: str = "sliding_window"
+
+
+def refund(now: int | None, *charges: Back) -> int:
+    """Run refund.lua for charges."""
     args = [b"" if now is None else b"%d" % now]
-    args += [struct.pack("<ddd", first, units, period) for _, first, units, period in charges]
-    return int(gateway().call(ScriptCall("refund", [key for key, *_ in charges], args)))
+    args += [
+        struct.pack("<Bdddd", CODES[algorithm], first, units, rate.period_us, rate.limit)
+        for _, first, units, rate, algorithm in charges
+    ]
+    return int(gateway().call(ScriptCall("refund", [charge.key for charge in charges], args)))
 
 
-def row_of(outcome: Outcome) -> Row:
-    """Write what the reference says as the script should say it."""
+def row_of(outcome: Outcome, *, leased: bool = False) -> Row:
+    """Write what the reference says as the script should say it; `leased`: the call asked for permits ahead."""
     retry = -1 if outcome.retry_after_us is None else outcome.retry_after_us
+    retry = outcome.granted if leased and outcome.granted else retry
     state = PASSED if outcome.allowed else OVER
     return Row(state, outcome.remaining, retry, outcome.reset_after_us, outcome.at_us)

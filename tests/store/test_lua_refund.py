@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from ratelimit_app import acquire, arefund, peek, refund, testing
 from ratelimit_app.core.rates import Rate
 from tests.store import asking
-from tests.store.asking import ADMITTED, MINUTE, SECOND, START, Asked, decide, new_key
+from tests.store.asking import ADMITTED, MINUTE, SECOND, START, Asked, Back, decide, new_key
 
 
-def charged(key: bytes, now: int, cost: int, limit: int = 10) -> tuple[bytes, int, int, int]:
+def charged(key: bytes, now: int, cost: int, limit: int = 10) -> Back:
     """Charge a log, and give what its refund needs."""
     reply = decide(now, Asked(key, Rate(limit, MINUTE), cost))
     assert reply.verdict == ADMITTED
-    return key, int(reply.rows[0].at), cost, MINUTE
+    return Back(key, int(reply.rows[0].at), cost, Rate(limit, MINUTE))
 
 
 def test_a_charge_when_refunded_is_free_again(valkey: Any) -> None:
@@ -59,7 +59,7 @@ def test_a_log_of_another_type_when_refunded_counts_as_absent(valkey: Any) -> No
     """A key that is no log gives nothing back and is left alone."""
     key, other = new_key(), new_key()
     valkey.set(key, "x")
-    assert asking.refund(START, (key, START, 1, MINUTE), charged(other, START, 1)) == 1
+    assert asking.refund(START, Back(key, START, 1, Rate(10, MINUTE)), charged(other, START, 1)) == 1
     assert valkey.get(key) == b"x"
 
 
@@ -78,10 +78,10 @@ def test_random_charges_when_some_are_refunded_leave_the_rest(
         charges.append(charged(key, now, cost, limit=100))
     back = data.draw(st.lists(st.sampled_from(range(len(charges))), unique=True))
     for n in back:
-        assert charges[n][2] == asking.refund(now, charges[n])
+        assert charges[n].units == asking.refund(now, charges[n])
     kept = [
         first + unit
-        for n, (_, first, units, _) in enumerate(charges)
+        for n, (_, first, units, *_) in enumerate(charges)
         if n not in back
         for unit in range(units)
     ]
