@@ -96,7 +96,7 @@ def judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
     """Make the decision of a reply; what each rule said is written out when somebody asks."""
     passed = row[0] == 0
     chosen = _chosen(row, demands)
-    if row[0] > _LIMITED or passed != (chosen < 0 or row[chosen] == _PASSED):
+    if row[0] > DENIED or passed != (chosen < 0 or row[chosen] == _PASSED):
         msg = f"verdict {row[0]} is not that of the rules"
         raise ValueError(msg)
     fields: dict[str, Any] = {"tell": partial(_tell, row, demands, passed and not look)}

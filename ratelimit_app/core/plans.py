@@ -29,6 +29,8 @@ class Part(NamedTuple):
     """
     One rate of one rule, as it is decided and charged.
 
+    What others of its group hold is left out of a window's limit, and of a meter's burst: a meter drains by its limit.
+
     `name`: the end of its key, behind the identity's. `cost`: of a request that is worth one unit. `definition`: all that the script is
     told of it but the cost: what was decided under one definition says nothing under another.
     """
@@ -85,9 +87,9 @@ class Plan:
 
 def _part(rule: Rule, rate: Rate, name: bytes) -> Part:
     code = CODES[rule.algorithm]
-    limit, burst = rate.limit, rule.burst or rate.limit
+    limit = burst = rate.limit
     if code in METERS:
-        burst = max(burst - rule.held, 0)
+        burst = max((rule.burst or burst) - rule.held, 0)
     else:
         limit = max(limit - rule.held, 0)
     flags = (SHADOW if rule.shadow else 0) | (LEASE if rule.lease > 1 and not rule.shadow else 0)
