@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from ratelimit_app import offences, publishing, snapshot_cache
 from ratelimit_app.conf import conf
+from ratelimit_app.core.algorithms import ALGORITHMS
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Rule, to_us
 
 if TYPE_CHECKING:
@@ -185,6 +186,9 @@ def test_a_rule_when_added_and_edited_in_the_form_is_published(client: Client, s
         ("methods", "FETCH"),
         ("cost", "6"),
         ("name", "a b"),
+        ("group", "a b"),
+        ("reserve", "2"),
+        ("lease", "2"),
     ],
 )
 def test_a_rule_form_when_wrong_says_so_beside_the_field(
@@ -195,6 +199,27 @@ def test_a_rule_form_when_wrong_says_so_beside_the_field(
     assert 200 == response.status_code
     assert field in response.context["adminform"].form.errors
     assert 0 == Rule.objects.count()
+
+
+def test_a_rule_form_when_the_rule_shares_a_limit_is_held_to_its_group(client: Client, staff: Any) -> None:
+    """What fits is saved; what does not is said beside the field, by form and action."""
+    shared = RULE | {"group": "shop", "reserve": "3"}
+    client.post(url(Rule, "add"), shared)
+    assert ("shop", 3, None) == Rule.objects.values_list("group", "reserve", "lease").get()
+    response = client.post(url(Rule, "add"), shared | {"name": "b", "key": "user", "reserve": ""})
+    assert "cannot share" in str(response.context["adminform"].form.errors["group"])
+    client.post(url(Rule, "add"), shared | {"name": "b", "key": "user", "reserve": "", "mode": "shadow"})
+    assert "Nothing was changed: " in act(client, Rule, "enable", *Rule.objects.all())
+    assert "shadow" == Rule.objects.get(name="b").mode
+
+
+def test_the_rule_form_when_opened_offers_every_algorithm_and_explains_shared_limits(
+    client: Client, staff: Any
+) -> None:
+    """Each algorithm that this release has, and words beside what is hard to guess."""
+    form = client.get(url(Rule, "add")).context["adminform"].form
+    assert set(ALGORITHMS) == {value for value, _ in form.fields["algorithm"].choices if value}
+    assert all(form.fields[name].help_text for name in ("group", "reserve", "lease"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """
-The crowds of a sale: genuine users, and four kinds of script that try to take more than their share.
+The crowds of a sale: genuine users, four kinds of script that try to take more than their share, and two crowds
+that share a limit of which a part is kept for one of them.
 
 Every crowd has accounts and addresses of its own (from the networks reserved for documentation), so that what
 becomes of one is never another's doing.
@@ -18,6 +19,7 @@ from demo_project.rehearsal.visitors import Group, Visitor
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+BROWSING, PAYING = "browsing", "paying"  # the crowds that share a limit
 WINDOW = 5.0  # seconds: the period of the demo's rules, whose turn the boundary burst aims at
 
 
@@ -125,6 +127,32 @@ async def one_network(scene: Scene) -> None:
     await _leave(team)
 
 
+async def browsing(scene: Scene) -> None:
+    """Leaf through the catalogue, again and again: together far more than browsing may have of the shop."""
+
+    async def leaf(visitor: Visitor) -> None:
+        while scene.left > 0:
+            await visitor.look("/catalogue.json")
+            await asyncio.sleep(0.1)
+
+    team = [scene.visitor(f"203.0.113.{account % 256}", account) for account in scene.accounts]
+    await asyncio.gather(*map(leaf, team))
+    await _leave(team)
+
+
+async def paying(scene: Scene) -> None:
+    """Pay at most five times in each window, which is this visitor's part of what the rule `pay` reserves."""
+
+    async def pay(visitor: Visitor) -> None:
+        while scene.left > 0:
+            await visitor.pay(scene.coupon)
+            await asyncio.sleep(WINDOW / 5 + 0.1)
+
+    team = [scene.visitor(f"192.0.2.{account % 256}", account) for account in scene.accounts]
+    await asyncio.gather(*map(pay, team))
+    await _leave(team)
+
+
 async def _take_turns(scene: Scene, team: Iterable[Visitor], pause: float) -> None:
     for visitor in team:
         if scene.left > 0:
@@ -156,5 +184,7 @@ CROWDS = (
     Crowd(
         "one network", "100 accounts, a fresh address of one IPv6 /64 each time", range(197, 297), one_network
     ),
+    Crowd(BROWSING, "4 people who leaf through the catalogue all the time", range(297, 301), browsing),
+    Crowd(PAYING, "2 people who pay about once a second", range(301, 303), paying, genuine=True),
 )
 USERS = max(crowd.accounts.stop for crowd in CROWDS) - 1  # how many accounts the demo needs

@@ -6,6 +6,7 @@ from collections import defaultdict
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from demo_project.rehearsal.crowds import BROWSING, PAYING
 from demo_project.rehearsal.visitors import NO_ANSWER, Counted, Group
 from demo_project.rehearsal.windows import most_by_fixed_windows, most_in_window
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from demo_project.rehearsal.sale import Banned, Outcome
 
+SHARING = ("browse", "pay")  # the rules of one group, whose charges count together
 REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE)
 
 Report = dict[str, Any]
@@ -34,6 +36,7 @@ def make_report(outcome: Outcome, *, redis: dict[str, Any], duration: float) -> 
         "limit": worst and worst["limit"],
         "max_in_window": worst and worst["max_in_window"],
         "rules": rules,
+        "shared": _shared(outcome.groups),
         "fixed_windows_would_admit": _by_fixed_windows(outcome.groups),
         "promoted": [_banned(entry) for entry in outcome.banned],
         "genuine_denied": sum(_denied(group) for group in outcome.groups if group.genuine),
@@ -54,6 +57,7 @@ def find_faults(report: Report) -> list[str]:
         for name, rule in report["rules"].items()
         if rule["max_in_window"] > rule["limit"]
     ]
+    faults += _shared_faults(report["shared"])
     faults += [
         f"{banned['identity']} was banned and still served."
         for banned in report["promoted"]
@@ -90,6 +94,41 @@ def _rules(groups: Iterable[Group]) -> dict[str, dict[str, Any]]:
                 "identity": counted.identity,
             }
     return rules
+
+
+def _shared(groups: Iterable[Group]) -> dict[str, Any] | None:
+    """Give what browsing and paying had of the limit that they share; None when neither was there."""
+    crowds = {group.name: group for group in groups if group.name in (BROWSING, PAYING)}
+    charged = [
+        (counted, times)
+        for group in crowds.values()
+        for counted, times in group.charged_at.items()
+        if counted.rule in SHARING
+    ]
+    if not charged:
+        return None
+    limit, period = charged[0][0].limit, charged[0][0].period
+    return {
+        "limit": limit,
+        "period_s": period / 1_000_000,
+        "max_in_window": most_in_window((time for _, times in charged for time in times), period),
+        **{name: {"asked": group.asked, "refused": _denied(group)} for name, group in crowds.items()},
+    }
+
+
+def _shared_faults(shared: dict[str, Any] | None) -> list[str]:
+    """Say what went wrong with a shared limit; that nobody who pays was refused is said of genuine users."""
+    if shared is None:
+        return []
+    faults = []
+    if shared["max_in_window"] > shared["limit"]:
+        faults.append(
+            f"{' and '.join(SHARING)} together: {shared['max_in_window']} admitted in a window of "
+            f"{shared['period_s']} s, over the limit {shared['limit']}."
+        )
+    if not shared[BROWSING]["refused"]:
+        faults.append("Nobody who browsed was refused: the shared limit was never reached.")
+    return faults
 
 
 def _by_fixed_windows(groups: Iterable[Group]) -> int:
@@ -146,6 +185,7 @@ def as_text(report: Report) -> str:
         (
             _groups_text(report["groups"]),
             _rules_text(report),
+            *([_shared_text(report["shared"])] if report["shared"] else []),
             _promoted_text(report["promoted"]),
             _summary_text(report),
         )
@@ -171,6 +211,18 @@ def _rules_text(report: Report) -> str:
     ]
     fixed = report["fixed_windows_would_admit"]
     return "\n".join([*lines, f"  (windows fixed to the clock would have admitted {fixed} for one user)"])
+
+
+def _shared_text(shared: dict[str, Any]) -> str:
+    lines = [
+        f"When the shop is full, paying goes first: at most {shared['max_in_window']} of the {shared['limit']} "
+        f"in {shared['period_s']:g} s that they share, a part of it kept for paying:"
+    ]
+    lines += [
+        f"  {name:<12}{shared[name]['asked']:>6,} asked, {shared[name]['refused'] or 'none'} refused"
+        for name in (BROWSING, PAYING)
+    ]
+    return "\n".join(lines)
 
 
 def _promoted_text(promoted: list[dict[str, Any]]) -> str:

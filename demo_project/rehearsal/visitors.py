@@ -85,6 +85,10 @@ class Visitor:
         self.group.sent_at[self.token].append(time.time_ns() // 1_000)
         return await self._ask("POST", f"/api/coupons/{coupon}/grab/", json.dumps({"quantity": quantity}))
 
+    async def pay(self, coupon: str) -> Answer:
+        """Pay for a coupon."""
+        return await self._ask("POST", f"/api/coupons/{coupon}/pay/", "{}")
+
     async def look(self, path: str) -> Answer:
         """Read a page."""
         return await self._ask("GET", path)

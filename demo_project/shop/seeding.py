@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -12,7 +14,7 @@ from ratelimit_app.models import BlacklistEntry, PromotionPolicy, Rule
 
 COUPON = "midnight"
 
-RULES = [
+RULES: list[dict[str, Any]] = [
     {
         "name": "per-address",
         "description": "The middleware applies it before anybody is authenticated; a client is its IPv6 /64.",
@@ -33,6 +35,23 @@ RULES = [
         "scope": "grab",
         "key": "device",
         "rate": "10/5s",
+    },
+    {
+        "name": "browse",
+        "description": "What the shop can do is shared by browsing and paying: half of it is left to paying.",
+        "route": "catalogue",
+        "key": "global",
+        "rate": "20/5s",
+        "group": "shop",
+    },
+    {
+        "name": "pay",
+        "description": "When the shop is full, the core business goes first.",
+        "route": "pay",
+        "key": "global",
+        "rate": "20/5s",
+        "group": "shop",
+        "reserve": 10,
     },
 ]
 

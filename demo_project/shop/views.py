@@ -60,6 +60,21 @@ class GrabView(APIView):
         return Response(receipt, status=status.HTTP_201_CREATED)
 
 
+class PayView(APIView):
+    """Pay for a coupon, behind the rule `pay`, which keeps a part of what it shares with `browse` for itself."""
+
+    permission_classes = [IsAuthenticated]
+
+    def post(self, request: Request, slug: str) -> Response:
+        coupon = get_object_or_404(Coupon, slug=slug)
+        return Response({"coupon": coupon.slug, "paid_by": request.user.get_username()})
+
+
+def catalogue(request: HttpRequest) -> JsonResponse:
+    """Show what there is, behind the rule `browse`."""
+    return JsonResponse({"coupons": list(Coupon.objects.order_by("pk").values("slug", "title"))})
+
+
 class SaleView(TemplateView):
     """The page that shows the sale live."""
 

@@ -47,6 +47,8 @@ def test_demo_when_run_then_reports_a_good_sale_and_leaves_nothing(demo):
     assert (report["genuine_denied"], report["server_errors"], report["unanswered"]) == (0, 0, 0)
     assert report["groups"]["genuine users"]["got"] > 100
     assert report["groups"]["flood"]["limited"] > 0
+    assert (report["groups"]["browsing"]["limited"] > 0, report["groups"]["paying"]["limited"]) == (True, 0)
+    assert 0 < report["shared"]["max_in_window"] <= report["shared"]["limit"]
     assert "ip:203.0.113.66" in {banned["identity"] for banned in report["promoted"]}
     assert all(banned["got_403"] == banned["asked_after"] for banned in report["promoted"])
     assert report["redis"]["where"] == "embedded"

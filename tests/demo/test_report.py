@@ -87,6 +87,54 @@ def test_report_when_an_order_is_for_several_then_it_counts_that_often_under_the
     }
 
 
+def _sharing(browsed: list[Answer], paid: list[Answer]) -> Outcome:
+    outcome = _outcome(_answer(201, _charge(0)))
+    for name, answers, genuine in (("browsing", browsed, False), ("paying", paid, True)):
+        group = Group(name, "shares a limit", genuine)
+        outcome.groups.append(group)
+        for answer in answers:
+            group.note(Visitor(SITE, group, "203.0.113.1"), answer)
+    return outcome
+
+
+def _shared(at: int, rule: str) -> Answer:
+    return _answer(200, _charge(at, identity="global", rule=rule))
+
+
+def test_report_when_browsing_was_refused_and_paying_was_not_then_is_content():
+    """What the shared limit is for: the two together are within it, and the report says who had to wait."""
+    report = _report(_sharing([_shared(0, "browse"), _answer(429)], [_shared(1, "pay")]))
+
+    assert report["findings"] == []
+    assert report["shared"] == {
+        "limit": 2,
+        "period_s": 5.0,
+        "max_in_window": 2,
+        "browsing": {"asked": 2, "refused": 1},
+        "paying": {"asked": 1, "refused": 0},
+    }
+    assert "paying goes first: at most 2 of the 2" in as_text(report)
+
+
+def test_report_when_browsing_and_paying_together_went_over_their_limit_then_finds_it():
+    """Each rule on its own looks well: the sharing is what is broken."""
+    browsed = [_shared(0, "browse"), _shared(1, "browse"), _answer(429)]
+    report = _report(_sharing(browsed, [_shared(2, "pay")]))
+
+    assert report["findings"] == [
+        "browse and pay together: 3 admitted in a window of 5.0 s, over the limit 2."
+    ]
+
+
+def test_report_when_paying_was_refused_or_browsing_never_then_finds_it():
+    """A reserve that does not hold, and a rehearsal that shows nothing, are both faults."""
+    refused = _report(_sharing([_shared(0, "browse"), _answer(429)], [_shared(1, "pay"), _answer(429)]))
+    idle = _report(_sharing([_shared(0, "browse")], [_shared(1, "pay")]))
+
+    assert refused["findings"] == ["1 requests of genuine users were refused."]
+    assert idle["findings"] == ["Nobody who browsed was refused: the shared limit was never reached."]
+
+
 @pytest.mark.parametrize("status", [403, 429, 503])
 def test_report_when_a_genuine_user_was_refused_then_finds_it(status):
     """Whatever the refusal, it is one."""
