@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 KEY = b"key"
 DENIAL = Denial(
-    until=10.0, cost=1, definition=b"d", identity="ip:1+user:1", marks=(), remaining=0, reset=10.0
+    until=10.0, cost=1, definition=b"d", identity="ip:1+user:1", marks=frozenset(), remaining=0, reset=10.0
 )
 
 

@@ -95,7 +95,7 @@ def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
     return (
         denial.definition == demand.part.definition
         and demand.cost >= denial.cost
-        and (denial.marks == marks or denial.marks.issuperset(marks))
+        and denial.marks.issuperset(marks)
     )
 
 

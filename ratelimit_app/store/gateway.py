@@ -98,7 +98,7 @@ class AsyncGateway:
         # A call that needs the connection opens it anyway, and tells what is wrong with it.
         with suppress(StoreUnavailable, ResponseError, TimeoutError):
             async with asyncio.timeout(conf.store_timeout):
-                await self._connection.execute(PING)
+                await (await self._connection.open()).send(PING)
 
 
 _gateways: dict[str, Gateway] = {}

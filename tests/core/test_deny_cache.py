@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ratelimit_app.core.deny_cache import Counters, Denial, DenyCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 WAIT = 30.0
 KEYS = [b"key-%d" % n for n in range(8)]

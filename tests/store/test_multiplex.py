@@ -33,9 +33,10 @@ BESIDE = 2
 
 async def adecide(now: int | None, key: bytes | None = None, rate: Rate = Rate(5, MINUTE)) -> Reply:  # noqa: B008
     """Run decide.lua at a time, for a log or for none."""
-    args = [b"0", b"" if now is None else b"%d" % now]
+    told = b"\0"
     if key is not None:
-        args.append(struct.pack("<BBdddddd", 0, 0, rate.period_us, rate.limit, rate.limit, 1, 0, 0))
+        told += struct.pack("<BBddddddd", 0, 0, rate.period_us, rate.limit, rate.limit, 1, 0, 0, 0)
+    args = [told] if now is None else [told, b"%d" % now]
     return read(await async_gateway().call(ScriptCall("decide", [key] if key else [], args)))
 
 
