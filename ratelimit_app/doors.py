@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import time
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from ratelimit_app import engine, local_cache, offences, snapshot_cache
+from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import NO_RULE, StoreUnavailable
+from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Decision, Reason, Verdict
 from ratelimit_app.core.evaluation import (
     ALLOWLISTED,
@@ -27,8 +31,10 @@ from ratelimit_app.core.matching import select
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.snapshot import EMPTY, Snapshot
 from ratelimit_app.signals import request_denied
+from ratelimit_app.store.gateway import gateway
 
 MAX_PLANS = 10_000
+RETURN_INTERVAL = 0.2
 NO_SNAPSHOT = Decision(
     False, Verdict.UNAVAILABLE, Reason.STORE_UNAVAILABLE, retry_after=RETRY_UNAVAILABLE, degraded=True
 )
@@ -50,6 +56,18 @@ class _World:
 _world = _World()
 
 
+def give_back(now: float | None = None) -> None:
+    """Give back the permits that are void at `now` (seconds on the process's clock), None: by now. Raises nothing."""
+    charges = local_cache.local().permits.unused(snapshot_cache.clock() if now is None else now)
+    if charges:
+        with suppress(StoreUnavailable):  # What cannot be given back leaves its window by itself.
+            gateway().call(refund_call(charges, snapshot_cache.frozen_now()))
+
+
+_returning = Periodic("permits", give_back, lambda: RETURN_INTERVAL)
+atexit.register(give_back, inf)
+
+
 def pass_door(facts: Any, door: Door) -> Flow:
     """Decide what a door decides, and keep it: for later doors, the offences and the signal."""
     if not conf.enabled:
@@ -65,6 +83,8 @@ def pass_door(facts: Any, door: Door) -> Flow:
     decision = yield from evaluate(Ask(facts, door, plan, snapshot or EMPTY, _world))
     if snapshot is None and door.plan is None:
         decision = replace(decision, degraded=True)
+    if plan.leased:
+        _returning.start()
     if decision.reason is _WITHIN_LIMIT:
         return decision
     return (yield from _conclude(facts, door, decision))

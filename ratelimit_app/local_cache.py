@@ -9,6 +9,7 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.deny_cache import DenyCache
 from ratelimit_app.core.local_answers import Local
 from ratelimit_app.core.penalty_box import PenaltyBox, Terms
+from ratelimit_app.core.permits import Permits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,9 +23,9 @@ class LocalCache:
     def __getattr__(self, name: str) -> Any:
         if name != "local":
             raise AttributeError(name)
-        return self.__dict__.setdefault(name, Local(_make_denials(), _make_penalties()))
+        return self.__dict__.setdefault(name, Local(_make_denials(), _make_penalties(), Permits()))
 
-    def made(self) -> list[DenyCache | PenaltyBox]:
+    def made(self) -> list[DenyCache | PenaltyBox | Permits]:
         """Give those that are there."""
         return [table for local in list(self.__dict__.values()) for table in local if table is not None]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, quick
-from ratelimit_app.core.plans import LEAKY, LEASE
+from ratelimit_app.core.plans import LEAKY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REFUND = struct.Struct("<Bdddd")
 _HEAD, _RESULT = "BBdd", "Bdddd"
 ROWS, ROW = len(_HEAD), len(_RESULT)
-_PASSED, OVER, _ASLEEP = 0, 1, 2
+PASSED, OVER, _ASLEEP = 0, 1, 2
 DENIED, BANNED = 1, 2
 _HEAD_SIZE, _ROW_SIZE = struct.calcsize("<" + _HEAD), struct.calcsize("<" + _RESULT)
 _LIGHTEST = (-1, -1.0, -inf)
@@ -45,12 +45,13 @@ class ScriptCall(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """One rate of one rule, to be judged and charged for one identity."""
+    """One rate of one rule, to be judged and charged for one identity; `leased`: permits are taken with it."""
 
     part: Part
     identity: str
     key: bytes
     cost: int
+    leased: bool = False
 
 
 def refund_call(charges: list[Charge], frozen_now: int | None) -> ScriptCall:
@@ -96,7 +97,7 @@ def judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
     """Make the decision of a reply; what each rule said is written out when somebody asks."""
     passed = row[0] == 0
     chosen = _chosen(row, demands)
-    if row[0] > DENIED or passed != (chosen < 0 or row[chosen] == _PASSED):
+    if row[0] > DENIED or passed != (chosen < 0 or row[chosen] == PASSED):
         msg = f"verdict {row[0]} is not that of the rules"
         raise ValueError(msg)
     fields: dict[str, Any] = {"tell": partial(_tell, row, demands, passed and not look)}
@@ -125,7 +126,7 @@ def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
             msg = f"state {state}, remaining {remaining}, retry {retry}, reset {reset}, at {stamp}"
             raise ValueError(msg)
         if state != _ASLEEP and not demand.part.rule.shadow:
-            wait = 0.0 if state == _PASSED else inf if retry < 0 else retry
+            wait = 0.0 if state == PASSED else inf if retry < 0 else retry
             weight = (state, wait, -remaining / (demand.part.rate.limit or 1))
             if weight > heaviest:
                 chosen, heaviest = at, weight
@@ -143,22 +144,22 @@ def _tell(
         if said[0] == _ASLEEP:
             continue
         results.append(_result(demand, said))
-        if charged and said[0] == _PASSED and demand.cost:
-            charges.append(_charge(demand, first=said[4], granted=said[2]))
+        if charged and said[0] == PASSED and demand.cost:
+            charges.append(charge_of(demand, int(said[4]), demand.cost))
     return tuple(results), charges
 
 
-def _charge(demand: Demand, *, first: float, granted: float) -> Charge:
+def charge_of(demand: Demand, first_us: int, units: int) -> Charge:
+    """Say what gives these units of a demand back."""
     part = demand.part
-    units = int(granted) if part.definition[1] & LEASE else demand.cost
-    return Charge(part.code, demand.key, int(first), units, part.rate.period_us, part.rate.limit)
+    return Charge(part.code, demand.key, first_us, units, part.rate.period_us, part.rate.limit)
 
 
 def _result(demand: Demand, said: tuple[Any, ...]) -> RuleResult:
     part = demand.part
     rule, rate = part.rule, part.rate
     state, remaining, retry, reset, at = said
-    passed = state == _PASSED
+    passed = state == PASSED
     delay = 0.0
     if part.code == LEAKY and passed and rate.limit:
         # What was in the bucket before it: all that is there now, without its own.

@@ -16,6 +16,7 @@ from ratelimit_app.core.calls import NO_RULE, Demand, ScriptCall, StoreUnavailab
 from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, ruling
 from ratelimit_app.core.identity import split
 from ratelimit_app.core.keys import MARK
+from ratelimit_app.core.leasing import draw
 from ratelimit_app.core.local_answers import Asked, learn, recall
 from ratelimit_app.core.plans import Plan, argument
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ratelimit_app.core.addresses import Address
     from ratelimit_app.core.local_answers import Local
+    from ratelimit_app.core.plans import Part
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
 
@@ -180,7 +182,7 @@ def evaluate(ask: Ask) -> Flow:
     return _decide_late(ask) if is_late else _decide(ask)
 
 
-def _decide(ask: Ask) -> Flow:  # noqa: PLR0911 - each step of the order may be the last
+def _decide(ask: Ask) -> Flow:  # noqa: C901, PLR0911 - the whole order on one screen
     """The order of a decision: allowlist, blacklist, rules, verdict."""
     facts, door, plan, snapshot, _ = ask
     memory = facts.memory
@@ -199,6 +201,8 @@ def _decide(ask: Ask) -> Flow:  # noqa: PLR0911 - each step of the order may be 
     if not look and (known := recall(ask.world.local(), asked, ask.world.now_us)) is not None:
         memory.remember((), known)
         return known
+    if plan.leased and not look:
+        return (yield from _decide_leased(ask, asked))
     try:
         memory.require_store()
         reply = yield call
@@ -226,6 +230,34 @@ def _decide_late(ask: Ask) -> Flow:
     if decision is None:
         raise uncountable or Uncountable
     return decision
+
+
+def _decide_leased(ask: Ask, asked: Asked) -> Flow:
+    """Take from the process's permits what is there; ask Redis for the rest, and for more permits."""
+    local, memory = ask.world.local(), ask.facts.memory
+    drawn = draw(local.permits, asked)
+    asked, reply, decision = drawn.rest, None, None
+    try:
+        memory.require_store()
+        if asked.words:
+            reply = yield _call(ask, asked, argument(len(asked.marks), list(_told(asked.demands)), False))
+        decision = drawn.judge(reply, ask.world.now_us())
+    except StoreUnavailable:
+        memory.store_failed = True
+        decision = _unavailable(ask, asked.marks, asked.demands)
+    finally:
+        drawn.settle(
+            local.permits, reply if decision is not None and not decision.degraded else None, decision
+        )
+    if reply is not None and not decision.degraded:
+        learn(local, asked, reply)
+    if not decision.degraded:
+        memory.remember(asked.marks, decision)
+    return decision
+
+
+def _told(demands: Iterable[Demand]) -> Iterable[tuple[Part, int, bool]]:
+    return ((demand.part, demand.cost, demand.leased) for demand in demands)
 
 
 def _allows_address(ask: Ask) -> bool:
@@ -264,14 +296,17 @@ def _question(ask: Ask, look: bool) -> tuple[Asked, ScriptCall | None]:
         demands.append(Demand(part, identity, start + part.name, part.cost * door.units))
     if memory.decisions:
         demands = list(_left(demands, memory.charged()))
-        told = argument(len(marks), [(demand.part, demand.cost) for demand in demands], look)
+        told = argument(len(marks), list(_told(demands)), look)
     else:
         told = plan.argument(len(marks), door.units, look)
     words += [demand.key for demand in demands]
-    frozen = world.frozen_now()
-    args = [told] if frozen is None else [told, b"%d" % frozen]
     asked = Asked(marks, words, demands, world.clock(), world.local().denials.generation)
-    return asked, ScriptCall("decide", words, args) if words else None
+    return asked, _call(ask, asked, told) if words else None
+
+
+def _call(ask: Ask, asked: Asked, told: bytes) -> ScriptCall:
+    frozen = ask.world.frozen_now()
+    return ScriptCall("decide", asked.words, [told] if frozen is None else [told, b"%d" % frozen])
 
 
 def _left(demands: list[Demand], charged: dict[bytes, int]) -> Iterable[Demand]:

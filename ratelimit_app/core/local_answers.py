@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.deny_cache import DenyCache
     from ratelimit_app.core.penalty_box import PenaltyBox
+    from ratelimit_app.core.permits import Permits
 
 _SECOND = 1_000_000
 
@@ -30,6 +31,7 @@ class Local(NamedTuple):
 
     denials: DenyCache
     penalties: PenaltyBox | None
+    permits: Permits
 
 
 class Asked(NamedTuple):
@@ -41,7 +43,7 @@ class Asked(NamedTuple):
     """
 
     marks: Sequence[str]
-    words: Sequence[bytes]
+    words: list[bytes]
     demands: list[Demand]
     at: float
     generation: int

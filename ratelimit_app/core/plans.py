@@ -46,7 +46,7 @@ class Part(NamedTuple):
 class Plan:
     """The rules that one door decides together, and what they come to."""
 
-    __slots__ = ("_arguments", "_asked", "keys", "parts", "rules")
+    __slots__ = ("_arguments", "_asked", "keys", "leased", "parts", "rules")
 
     def __init__(self, rules: Sequence[Rule], keys: Keys) -> None:
         self.rules = tuple(rules)
@@ -56,6 +56,7 @@ class Plan:
             for rule in rules
             for number, rate in enumerate(rule.rates)
         )
+        self.leased = any(rule.lease for rule in rules)
         self._arguments: dict[tuple[int, int, bool], bytes] = {}
         self._asked: tuple[Snapshot | None, bool, tuple[str, ...]] = (None, False, ())
 
@@ -78,8 +79,7 @@ class Plan:
         key = (marks, units, look)
         found = self._arguments.get(key)
         if found is None:
-            costs = [part.cost * units for part in self.parts]
-            found = argument(marks, list(zip(self.parts, costs, strict=True)), look)
+            found = argument(marks, [(part, part.cost * units, False) for part in self.parts], look)
             if len(self._arguments) < MAX_REMEMBERED:
                 self._arguments[key] = found
         return found
@@ -92,18 +92,19 @@ def _part(rule: Rule, rate: Rate, name: bytes) -> Part:
         burst = max((rule.burst or burst) - rule.held, 0)
     else:
         limit = max(limit - rule.held, 0)
-    flags = (SHADOW if rule.shadow else 0) | (LEASE if rule.lease > 1 and not rule.shadow else 0)
-    lease = max(rule.lease, rule.cost)
-    definition = _RULE.pack(code, flags, rate.period_us, limit, burst, 0, lease, rule.starts_us, rule.ends_us)
+    flags = SHADOW if rule.shadow else 0
+    definition = _RULE.pack(
+        code, flags, rate.period_us, limit, burst, 0, rule.lease, rule.starts_us, rule.ends_us
+    )
     return Part(rule, rate, code, b":" + name, rule.cost, definition)
 
 
-def argument(marks: int, costs: Sequence[tuple[Part, int]], look: bool) -> bytes:
-    """Write the one argument of the script: how many marks, then each part with its cost."""
+def argument(marks: int, asked: Sequence[tuple[Part, int, bool]], look: bool) -> bytes:
+    """Write the script's argument: how many marks, then each part with its cost, and whether it takes permits."""
     words = [b"%c" % marks]
-    for part, cost in costs:
+    for part, cost, leased in asked:
         said = part.definition
-        flags = (said[1] | LOOK) & ~LEASE if look or not cost else said[1]
+        flags = said[1] | (LOOK if look or not cost else LEASE if leased else 0)
         words.append(
             said[:1] + b"%c" % flags + said[2:_COST_AT] + _COST.pack(cost) + said[_COST_AT + _COST.size :]
         )

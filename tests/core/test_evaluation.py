@@ -18,6 +18,7 @@ from ratelimit_app.core.deny_cache import DenyCache
 from ratelimit_app.core.evaluation import Ask, Door, Memory, Need, evaluate, offences_of
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.local_answers import Local
+from ratelimit_app.core.permits import Permits
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rules import Rule, rule_from_dict
 from ratelimit_app.core.snapshot import Snapshot
@@ -66,7 +67,7 @@ class StubWorld:
 
     on_failure: str
     frozen: int | None
-    memory: Local = field(default_factory=lambda: Local(DenyCache(0), None))
+    memory: Local = field(default_factory=lambda: Local(DenyCache(0), None, Permits()))
 
     def local(self) -> Local:
         """Remember nothing, unless the test says otherwise."""
