@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall
-from ratelimit_app.store.gateway import gateway
+from ratelimit_app.store.gateway import async_gateway, gateway
 
 if TYPE_CHECKING:
     from ratelimit_app.core.algorithms import Outcome
@@ -79,6 +79,14 @@ def decide(now: int | None, *asked: Asked, marks: tuple[bytes, ...] = ()) -> Rep
         )
     call = ScriptCall("decide", [*marks, *(one.key for one in asked)], args)
     return read(gateway().call(call))
+
+
+async def adecide(now: int | None, key: bytes | None = None, rate: Rate | None = None) -> Reply:
+    """Run decide.lua on the running loop, at a time, for a log or for none."""
+    args = [b"0", b"" if now is None else b"%d" % now]
+    if key is not None and rate is not None:
+        args.append(struct.pack("<BBdddddd", 0, 0, rate.period_us, rate.limit, rate.limit, 1, 0, 0))
+    return read(await async_gateway().call(ScriptCall("decide", [key] if key else [], args)))
 
 
 def read(reply: Any) -> Reply:
