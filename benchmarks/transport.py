@@ -25,10 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.decision import BASELINE, LIMIT, PERIOD_US, TEXTBOOK, server, set_up
+from decision import BASELINE, LIMIT, PERIOD_US, TEXTBOOK, server, set_up
 
 FLOOR = "one raw blocking socket"
 TASKS = (1, 20, 200)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -16,6 +15,9 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
 from ratelimit_app.store import connection, scripts
 from ratelimit_app.store.multiplex import Multiplexed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -103,7 +105,7 @@ class AsyncGateway:
 
 _gateways: dict[str, Gateway] = {}
 _async_gateways: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncGateway]] = WeakKeyDictionary()
-_NONE: tuple[Callable[[], object], str, Any] = (lambda: None, "", None)
+_NONE: tuple[Callable[[], object], str, AsyncGateway | None] = (lambda: None, "", None)
 _latest = _NONE
 
 
@@ -121,7 +123,7 @@ def async_gateway() -> AsyncGateway:
     global _latest  # noqa: PLW0603 - the usual process has one loop, and a weak dict is slow to ask
     loop = asyncio.get_running_loop()
     latest, alias, found = _latest
-    if latest() is loop and alias == conf.cache:
+    if found is not None and latest() is loop and alias == conf.cache:
         return found
     of_loop = _async_gateways.setdefault(loop, {})
     found = of_loop.get(conf.cache) or of_loop.setdefault(conf.cache, AsyncGateway(conf.cache))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ratelimit_app.conf import conf
 from ratelimit_app.core.algorithms import CODES
 from ratelimit_app.core.calls import ScriptCall
-from ratelimit_app.store.gateway import gateway
+from ratelimit_app.store.gateway import async_gateway, gateway
 
 if TYPE_CHECKING:
     from ratelimit_app.core.algorithms import Outcome
@@ -87,6 +87,13 @@ def _packed(one: Asked) -> bytes:
         one.starts,
         one.ends,
     )
+
+
+async def adecide(now: int | None, key: bytes | None = None, rate: Rate | None = None) -> Reply:
+    """Run decide.lua on the running loop, at a time, for a log or for none."""
+    told = b"\0" if key is None or rate is None else b"\0" + _packed(Asked(key, rate))
+    args = [told] if now is None else [told, b"%d" % now]
+    return read(await async_gateway().call(ScriptCall("decide", [key] if key else [], args)))
 
 
 def read(reply: Any) -> Reply:
