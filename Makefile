@@ -11,6 +11,11 @@ endif
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
+# The peers have an environment of their own, so that none of them meets the tests.
+BENCH_VENV ?= .venv-bench
+BENCH_ARGS ?=
+BENCH_INSTALLED = $(BENCH_VENV)/.installed
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help install demo run test check format lint contracts types django bench docs clean
@@ -56,12 +61,18 @@ django: $(INSTALLED) ## system checks and missing migrations
 	"$(BIN)/python" manage.py check --fail-level WARNING
 	"$(BIN)/python" manage.py makemigrations --check --dry-run
 
-bench: $(INSTALLED) ## what one decision costs, against a bare script call
-	@"$(BIN)/python" benchmarks/decision.py
+bench: $(BENCH_INSTALLED) ## what one decision costs, beside a bare script call and beside other limiters
+	@"$(BENCH_VENV)/bin/python" -m benchmarks $(BENCH_ARGS)
+
+$(BENCH_INSTALLED): benchmarks/requirements.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found: name one with PYTHON=/path/to/python"; exit 2; }
+	"$(PYTHON)" -m venv --clear "$(BENCH_VENV)"
+	"$(BENCH_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch "$@"
 
 docs: $(INSTALLED) ## links, headings and names of the documentation
 	"$(BIN)/pytest" tests/test_docs.py
 
 clean: ## remove what the verbs have made
-	rm -rf .venv .demo build dist *.egg-info .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .demo build dist *.egg-info .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
