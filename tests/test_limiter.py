@@ -24,7 +24,6 @@ from ratelimit_app import (
     reset,
     snapshot_cache,
 )
-
 from ratelimit_app.conf import conf
 
 IP = "ip:203.0.113.9"
