@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Presence:
         self._told: dict[str, Any] = {}
         self._told_at = 0.0
         self._warm, self._connections = "", 0
-        self._has_left = False
+        self._lock, self._has_left = threading.Lock(), False
 
     def attend(self, wish: Wish | None, version: str, networks: str, now_s: float) -> None:
         """
@@ -69,7 +70,8 @@ class Presence:
         finally:
             held = {"version": version, "networks": networks, "warm": self._warm}
             if held != self._told or time.monotonic() - self._told_at >= RENEW_AFTER:
-                self._tell(held, now_s)
+                with self._lock:
+                    self._tell(held, now_s)
 
     def _tell(self, held: dict[str, Any], now_s: float) -> None:
         if self._has_left:
@@ -85,10 +87,11 @@ class Presence:
 
     def leave(self) -> None:
         """Take the entry back, as far as Redis answers."""
-        self._has_left = True
-        if self._field:
-            with suppress(StoreUnavailable), unavailable():
-                client().hdel(conf.keys.processes, self._field)
+        with self._lock:
+            self._has_left = True
+            if self._field:
+                with suppress(StoreUnavailable), unavailable():
+                    client().hdel(conf.keys.processes, self._field)
 
 
 def processes() -> list[Process]:
