@@ -333,18 +333,19 @@ def test_eight_threads_when_they_overflow_it_keep_it_whole_and_true() -> None:
 @pytest.mark.usefixtures("_restless")
 def test_forgetting_when_others_put_at_the_same_time_leaves_nothing_older() -> None:
     """Once `forget` is back, no denial asked for before it is found, though threads go on putting theirs."""
-    cache, over = DenyCache(200), threading.Event()
+    cache, begun, over = DenyCache(200), threading.Event(), threading.Event()
 
     def put() -> None:
-        number = 0
         while not over.is_set():
-            number = (number + 1) % 100
             asked = cache.generation
-            cache.put(b"%d" % number, denial(remaining=asked), asked)
+            for number in range(1_000):
+                cache.put(b"%d" % (number % 100), denial(remaining=asked), asked)
+            begun.set()
 
     def forget() -> None:
         try:
-            for _ in range(60):
+            assert begun.wait(WAIT)
+            for _ in range(200):
                 cache.forget(["ip:1"])
                 now = cache.generation
                 found = [cache.find(b"%d" % number, 0.0) for number in range(100)]
