@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ratelimit_app.core.access_log import Entry, Unreadable, parse_line
 from ratelimit_app.core.addresses import network_text, parse_address
-from ratelimit_app.core.algorithms import ALGORITHMS, MAX_LIMITS, Algorithm, Log
+from ratelimit_app.core.algorithms import ALGORITHMS, MAX_LIMITS, State
 from ratelimit_app.core.identity import Source, join, observed
 from ratelimit_app.core.rates import Rate
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 AGENT = Source("header", "user-agent")
 RECORDED_SOURCES = (Source("ip"), Source("user"), Source("user_or_ip"), Source("global"), AGENT)
 
-# The algorithm gives every unit a tick of its own, a log all requests of a second the same time. Ticks of a
-# nanosecond, and a period shorter by as many as a log ever holds, let those of one second leave together.
+# A sliding window gives every unit a tick of its own, a log all requests of a second the same time. Ticks of a
+# nanosecond, and a period shorter by as many as a window ever holds, let those of one second leave together.
 _TICKS = 1_000
 _SPREAD = MAX_LIMITS["sliding_window"]
 
@@ -166,13 +166,18 @@ class Judgement:
 
 
 def judge(
-    recording: Recording, rates: Sequence[Rate], *, algorithm: str = "sliding_window", cost: int = 1
+    recording: Recording,
+    rates: Sequence[Rate],
+    *,
+    algorithm: str = "sliding_window",
+    cost: int = 1,
+    burst: int | None = None,
 ) -> Judgement:
     """Judge all requests of a recording; of several rates, a request that one denies is charged to none."""
     offenders, windows = [], []
     for identity, times in recording.times.items():
         ordered = sorted(times)
-        denied = list(_denied(ordered, rates, algorithm=ALGORITHMS[algorithm], cost=cost))
+        denied = list(_denied(ordered, rates, algorithm=algorithm, cost=cost, burst=burst))
         if denied:
             offenders.append(_offender(identity, len(ordered), denied))
         windows += [_busiest(identity, ordered, rate) for rate in rates]
@@ -182,19 +187,22 @@ def judge(
     return Judgement(offenders, windows)
 
 
-def _denied(ordered: list[int], rates: Sequence[Rate], *, algorithm: Algorithm, cost: int) -> Iterator[int]:
+def _denied(
+    ordered: list[int], rates: Sequence[Rate], *, algorithm: str, cost: int, burst: int | None
+) -> Iterator[int]:
     """Give the times of the requests that are denied."""
-    scaled = [Rate(rate.limit, rate.period_us * _TICKS - _SPREAD) for rate in rates]
-    states: list[Log | None] = [None] * len(scaled)
+    ticks, ask = 1, ALGORITHMS[algorithm]
+    if algorithm == "sliding_window":
+        ticks, rates = _TICKS, [Rate(rate.limit, rate.period_us * _TICKS - _SPREAD) for rate in rates]
+    states: list[State | None] = [None] * len(rates)
     for at in ordered:
-        judged = [
-            algorithm(state, rate, at * _TICKS, cost) for state, rate in zip(states, scaled, strict=True)
-        ]
-        passed = all(outcome.allowed for _, outcome in judged)
-        if not passed:
+        pairs = list(zip(states, rates, strict=True))
+        judged = [ask(state, rate, at * ticks, cost, burst=burst) for state, rate in pairs]
+        if all(outcome.allowed for _, outcome in judged):
+            states = [after for after, _ in judged]
+        else:
             yield at
-        pairs = zip(states, judged, strict=True)
-        states = [after if passed or not outcome.allowed else before for before, (after, outcome) in pairs]
+            states = [ask(state, rate, at * ticks, 0, burst=burst)[0] for state, rate in pairs]
 
 
 def _offender(identity: str, requests: int, denied: list[int]) -> Offender:

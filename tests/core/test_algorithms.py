@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_app.core.algorithms import ALGORITHMS, MAX_LIMITS, Log, Outcome, sliding_window
+from ratelimit_app.core.algorithms import ALGORITHMS, MAX_LIMITS, Log, Outcome, as_log, sliding_window
 from ratelimit_app.core.rates import Rate
 from tests.cases import MINUTE, SECOND
 
@@ -16,11 +16,17 @@ RATE = Rate(3, MINUTE)
 steps = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), max_size=60)
 
 
+def judged(log: Log | None, rate: Rate, now: int, cost: int = 1) -> tuple[Log, Outcome]:
+    """Ask the sliding window, which keeps a log."""
+    after, outcome = sliding_window(log, rate, now, cost)
+    return as_log(after) or (), outcome
+
+
 def run(arrivals: list[int], rate: Rate = RATE, log: Log = ()) -> tuple[Log, list[Outcome]]:
     """Send one request for each arrival, in microseconds."""
     outcomes = []
     for now in arrivals:
-        log, outcome = sliding_window(log, rate, now)
+        log, outcome = judged(log, rate, now)
         outcomes.append(outcome)
     return log, outcomes
 
@@ -60,7 +66,7 @@ def test_costs_when_mixed_are_summed() -> None:
     rate, seen = Rate(10, MINUTE), []
     log: Log = ()
     for now, cost in enumerate((8, 2, 1)):
-        log, outcome = sliding_window(log, rate, now * SECOND, cost)
+        log, outcome = judged(log, rate, now * SECOND, cost)
         seen.append((outcome.allowed, outcome.remaining))
     assert [(True, 2), (True, 0), (False, 0)] == seen
 
@@ -73,14 +79,14 @@ def test_a_wait_when_denied_is_until_the_oldest_leaves() -> None:
         outcomes[2].retry_after_us,
         outcomes[2].reset_after_us,
     )
-    assert sliding_window(log, Rate(2, MINUTE), 60 * SECOND)[1].allowed
+    assert judged(log, Rate(2, MINUTE), 60 * SECOND)[1].allowed
 
 
 @pytest.mark.parametrize("count", [199, 200, 201, 1500])
 def test_a_limit_when_lowered_under_a_full_log_denies_with_a_positive_wait(count: int) -> None:
     """From 2000 to 200 with n entries: 199 pass, the others wait a positive time (C40)."""
     log = tuple(range(count))
-    live, outcome = sliding_window(log, Rate(200, MINUTE), 2_000)
+    live, outcome = judged(log, Rate(200, MINUTE), 2_000)
     assert (count < 200) == outcome.allowed
     assert len(live) == (200 if outcome.allowed else count)
     assert 0 == outcome.remaining
@@ -91,7 +97,7 @@ def test_a_limit_when_lowered_under_a_full_log_denies_with_a_positive_wait(count
 @pytest.mark.parametrize("limit", [6, 5, 4, 3, 0])
 def test_a_limit_when_changed_to_any_neighbour_raises_nothing(limit: int) -> None:
     """With 5 entries and a limit of n+1, n, n-1, n-2 or 0 the answer makes sense (C40, C47)."""
-    _, outcome = sliding_window((1, 2, 3, 4, 5), Rate(limit, MINUTE), 10)
+    _, outcome = judged((1, 2, 3, 4, 5), Rate(limit, MINUTE), 10)
     assert (limit > 5) == outcome.allowed
     assert (limit == 0) == (outcome.retry_after_us is None)
 
@@ -99,13 +105,13 @@ def test_a_limit_when_changed_to_any_neighbour_raises_nothing(limit: int) -> Non
 @pytest.mark.parametrize("log", [None, (), (5,)])
 def test_a_zero_limit_when_asked_always_denies(log: Log | None) -> None:
     """The first request is denied too, waiting never helps, nothing is left (C47)."""
-    _, outcome = sliding_window(log, Rate(0, MINUTE), 10)
+    _, outcome = judged(log, Rate(0, MINUTE), 10)
     assert (False, None, 0) == (outcome.allowed, outcome.retry_after_us, outcome.remaining)
 
 
 def test_a_cost_when_over_the_limit_can_never_pass() -> None:
     """No wait is promised where none helps, and the log stays."""
-    log, outcome = sliding_window((5,), RATE, 10, 4)
+    log, outcome = judged((5,), RATE, 10, 4)
     assert (False, None, (5,)) == (outcome.allowed, outcome.retry_after_us, log)
 
 
@@ -114,7 +120,7 @@ def test_a_cost_when_over_the_limit_can_never_pass() -> None:
 )
 def test_a_look_when_it_costs_nothing_changes_nothing(log: Log, remaining: int, reset: int) -> None:
     """Cost 0 tells what is left and when the window will be empty."""
-    after, outcome = sliding_window(log, RATE, 10, 0)
+    after, outcome = judged(log, RATE, 10, 0)
     assert (log, True, remaining, 0, reset) == (
         after,
         outcome.allowed,
@@ -135,7 +141,7 @@ def test_any_timeline_when_run_admits_exactly_what_the_windows_hold(
     for pause, cost in timeline:
         now += pause
         held = len([stamp for stamp in admitted if stamp > now - period])
-        log, outcome = sliding_window(log, rate, now, cost)
+        log, outcome = judged(log, rate, now, cost)
         assert outcome.allowed == (cost == 0 or held + cost <= limit)
         assert outcome.remaining == max(limit - held - (cost if outcome.allowed else 0), 0)
         if outcome.allowed and cost:
@@ -154,7 +160,7 @@ def test_a_clock_when_it_jumps_gives_no_two_one_stamp_and_locks_nobody_out(
     rate = Rate(limit, 50)
     log: Log = ()
     for now in times:
-        log, outcome = sliding_window(log, rate, now)
+        log, outcome = judged(log, rate, now)
         assert list(log) == sorted(set(log))
         assert len(log) <= limit
         if not outcome.allowed:

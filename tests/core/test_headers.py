@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_app.core.algorithms import Log, sliding_window
+from ratelimit_app.core.algorithms import State, sliding_window
 from ratelimit_app.core.decision import Reason, RuleResult, Verdict
 from ratelimit_app.core.headers import limit_headers, retry_after, seconds
 from ratelimit_app.core.rates import Rate
@@ -96,7 +96,7 @@ def test_a_rule_name_when_hostile_stays_inside_its_quotes(name: str) -> None:
 
 def test_remaining_when_a_limit_of_three_is_spent_counts_down_to_zero() -> None:
     """Limit 3 gives 2, 1, 0, 0, 0 (C69)."""
-    log: Log = ()
+    log: State | None = ()
     seen = []
     for now in range(1, 6):
         log, outcome = sliding_window(log, Rate(3, 60_000_000), now)
@@ -108,7 +108,7 @@ def test_remaining_when_a_limit_of_three_is_spent_counts_down_to_zero() -> None:
 def test_a_client_when_it_obeys_retry_after_is_admitted(arrivals: list[int], limit: int, cost: int) -> None:
     """Whoever waits as long as the header says is not denied again for that reason (C65)."""
     rate, now = Rate(limit, 2_000_000), 0
-    log: Log = ()
+    log: State | None = ()
     for arrival in sorted(arrivals):
         now = arrival
         log, outcome = sliding_window(log, rate, now)

@@ -12,7 +12,15 @@ from typing import Protocol
 
 from ratelimit_app.core.algorithms.meters import gcra, leaky_bucket, smooth_delay, token_bucket
 from ratelimit_app.core.algorithms.refunds import refund
-from ratelimit_app.core.algorithms.states import FixedWindow, Log, Meter, Outcome, SlidingCounter, State
+from ratelimit_app.core.algorithms.states import (
+    FixedWindow,
+    Log,
+    Meter,
+    Outcome,
+    SlidingCounter,
+    State,
+    as_log,
+)
 from ratelimit_app.core.algorithms.windows import LARGE, fixed_window, sliding_counter, sliding_window
 from ratelimit_app.core.rates import MAX_LIMIT, Rate
 
@@ -28,6 +36,7 @@ __all__ = [
     "Outcome",
     "SlidingCounter",
     "State",
+    "as_log",
     "carry",
     "fixed_window",
     "gcra",

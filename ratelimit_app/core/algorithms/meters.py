@@ -18,18 +18,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace:
-    """A rate as a meter sees it: parts of a unit, parts that drain in a microsecond, parts that fit."""
+class _Bucket:
+    """
+    What a request meets: parts of a unit, parts that drain in a microsecond, parts that fit, and the meter now.
+
+    `kept`: the state that stays when nothing is charged.
+    """
 
     unit: int
     drain: int
     capacity: int
     lease_us: int
+    meter: Meter
+    kept: State | None
 
 
 def token_bucket(
     state: State | None, rate: Rate, now_us: int, cost: int = 1, *, burst: int | None = None, lease: int = 0
-) -> tuple[Meter, Outcome]:
+) -> tuple[State | None, Outcome]:
     """
     Admit a request while the bucket holds a token for each of its units; `limit` tokens flow in each period.
 
@@ -37,14 +43,14 @@ def token_bucket(
     missing, and when that was. Memory: 25 bytes. It forgives a burst: an interval as long as the period holds up
     to `limit + burst` units. Source: the token bucket of RFC 2697, with one rate and one colour.
     """
-    pace, meter = _begin(state, rate, now_us, burst)
-    tokens = pace.capacity - meter.level
-    return _answer(pace, meter, now_us, cost, lease, conforms=cost * pace.unit <= tokens)
+    bucket = _begin(state, rate, now_us, burst)
+    tokens = bucket.capacity - bucket.meter.level
+    return _answer(bucket, now_us, cost, lease, conforms=cost * bucket.unit <= tokens)
 
 
 def leaky_bucket(
     state: State | None, rate: Rate, now_us: int, cost: int = 1, *, burst: int | None = None, lease: int = 0
-) -> tuple[Meter, Outcome]:
+) -> tuple[State | None, Outcome]:
     """
     Admit a request while its units fit into the bucket, which leaks `limit` units in each period, evenly.
 
@@ -52,15 +58,15 @@ def leaky_bucket(
     tells who wants to be smooth how long to wait. State: the level, and when it stood there. Memory: 25 bytes. It
     forgives a burst, as the token bucket does. Source: the continuous-state leaky bucket of ITU-T I.371.
     """
-    pace, meter = _begin(state, rate, now_us, burst)
-    fits = meter.level + cost * pace.unit <= pace.capacity
-    after, outcome = _answer(pace, meter, now_us, cost, lease, conforms=fits)
+    bucket = _begin(state, rate, now_us, burst)
+    fits = bucket.meter.level + cost * bucket.unit <= bucket.capacity
+    after, outcome = _answer(bucket, now_us, cost, lease, conforms=fits)
     return after, _delayed(outcome, rate)
 
 
 def gcra(
     state: State | None, rate: Rate, now_us: int, cost: int = 1, *, burst: int | None = None, lease: int = 0
-) -> tuple[Meter, Outcome]:
+) -> tuple[State | None, Outcome]:
     """
     Admit a request that is not too early for its theoretical arrival time, which each unit puts off by an interval.
 
@@ -68,10 +74,10 @@ def gcra(
     theoretical arrival time is ahead, and since when. Memory: 25 bytes. It forgives a burst, as the token bucket
     does. Source: the generic cell rate algorithm, virtual scheduling, of ITU-T I.371 and the ATM Forum's TM 4.0.
     """
-    pace, meter = _begin(state, rate, now_us, burst)
-    ahead, interval = meter.level, pace.unit
-    tolerance = pace.capacity - cost * interval
-    return _answer(pace, meter, now_us, cost, lease, conforms=ahead <= tolerance)
+    bucket = _begin(state, rate, now_us, burst)
+    ahead, interval = bucket.meter.level, bucket.unit
+    tolerance = bucket.capacity - cost * interval
+    return _answer(bucket, now_us, cost, lease, conforms=ahead <= tolerance)
 
 
 def smooth_delay(reset_us: int, units: int, rate: Rate) -> int:
@@ -86,45 +92,48 @@ def _delayed(outcome: Outcome, rate: Rate) -> Outcome:
     return replace(outcome, delay_us=smooth_delay(outcome.reset_after_us, outcome.granted, rate))
 
 
-def _begin(state: State | None, rate: Rate, now_us: int, burst: int | None) -> tuple[_Pace, Meter]:
+def _begin(state: State | None, rate: Rate, now_us: int, burst: int | None) -> _Bucket:
     unit, drain = scale(rate)
-    burst = rate.limit if burst is None else burst
-    pace = _Pace(unit, drain, burst * unit if rate.limit else 0, rate.period_us // LEASE_PART)
+    capacity = (rate.limit if burst is None else burst) * unit if rate.limit else 0
+    kept = state
     if isinstance(state, Meter):
-        return pace, drained(state, rate, now_us)
-    used = min(used_units(state, rate, now_us) * unit, pace.capacity)
-    return pace, Meter(now_us, used, unit)
+        meter = drained(state, rate, now_us)
+    else:
+        used = used_units(state, rate, now_us)
+        meter = Meter(now_us, min(used * unit, capacity), unit)
+        kept = meter if used else state
+    return _Bucket(unit, drain, capacity, rate.period_us // LEASE_PART, meter, kept)
 
 
 def _answer(
-    pace: _Pace, meter: Meter, now_us: int, cost: int, lease: int, *, conforms: bool
-) -> tuple[Meter, Outcome]:
+    bucket: _Bucket, now_us: int, cost: int, lease: int, *, conforms: bool
+) -> tuple[State | None, Outcome]:
     """Say what a judgement means, and charge what it admits."""
-    room, wait = _room(pace, meter.level), meter.stamp_us - now_us
+    meter, need = bucket.meter, cost * bucket.unit
+    room, reset = _room(bucket, meter.level), _reset(bucket, meter, now_us)
     if cost and not conforms:
-        over = meter.level + cost * pace.unit - pace.capacity
-        never = cost * pace.unit > pace.capacity
-        retry = None if never else wait + -(-over // pace.drain)
-        return meter, Outcome(False, room, retry, _reset(pace, meter, now_us), now_us)
+        over = meter.level + need - bucket.capacity
+        never = need > bucket.capacity
+        retry = None if never else meter.stamp_us - now_us + -(-over // bucket.drain)
+        return bucket.kept, Outcome(False, room, retry, reset, now_us)
     if not cost:
-        return meter, Outcome(True, room, 0, _reset(pace, meter, now_us), now_us)
+        return bucket.kept, Outcome(True, room, 0, reset, now_us)
     # Permits are charged as if used at their very end: what drains until then is taken by them.
-    held = max(meter.level, pace.lease_us * pace.drain)
-    granted = min(lease, _room(pace, held))
-    units, level, at = (
-        (granted, held, now_us + pace.lease_us) if granted > cost else (cost, meter.level, now_us)
-    )
-    after = Meter(meter.stamp_us, level + units * pace.unit, pace.unit)
-    outcome = Outcome(
-        True, _room(pace, after.level), 0, _reset(pace, after, now_us), max(at, meter.stamp_us), granted=units
-    )
-    return after, outcome
+    held = max(meter.level, bucket.lease_us * bucket.drain)
+    granted, level, at = min(lease, _room(bucket, held)), held, now_us + bucket.lease_us
+    if granted <= cost:
+        granted, level, at = cost, meter.level, now_us
+    after = Meter(meter.stamp_us, level + granted * bucket.unit, bucket.unit)
+    room, reset = _room(bucket, after.level), _reset(bucket, after, now_us)
+    return after, Outcome(True, room, 0, reset, max(at, meter.stamp_us), granted=granted)
 
 
-def _room(pace: _Pace, level: int) -> int:
-    return max((pace.capacity - level) // pace.unit, 0)
+def _room(bucket: _Bucket, level: int) -> int:
+    return max((bucket.capacity - level) // bucket.unit, 0)
 
 
-def _reset(pace: _Pace, meter: Meter, now_us: int) -> int:
+def _reset(bucket: _Bucket, meter: Meter, now_us: int) -> int:
     """Give the time until the level is nothing; 0 for one that never drains."""
-    return meter.stamp_us - now_us + -(-meter.level // pace.drain) if meter.level and pace.drain else 0
+    if not meter.level or not bucket.drain:
+        return 0
+    return meter.stamp_us - now_us + -(-meter.level // bucket.drain)

@@ -73,11 +73,11 @@ def _from_counter(
     return replace(counter, counts=tuple(counts)), back
 
 
-def _from_meter(meter: Meter, rate: Rate, now_us: int, first_us: int, units: int) -> tuple[Meter | None, int]:
+def _from_meter(meter: Meter, rate: Rate, now_us: int, first_us: int, units: int) -> tuple[Meter, int]:
     unit, drain = scale(rate)
     weighs = units * unit - max(now_us - first_us, 0) * drain
     if weighs <= 0 or not meter.level:
         return meter, 0
     if meter.unit != unit:
         weighs = int(float(weighs) * meter.unit // unit)
-    return (replace(meter, level=meter.level - weighs) if meter.level > weighs else None), units
+    return replace(meter, level=max(meter.level - weighs, 0)), units

@@ -9,7 +9,6 @@ from ratelimit_app.core.algorithms.states import (
     PARTS,
     SLOTS,
     FixedWindow,
-    Log,
     Outcome,
     SlidingCounter,
     State,
@@ -28,7 +27,7 @@ LEASE_PART = 20
 
 def sliding_window(
     state: State | None, rate: Rate, now_us: int, cost: int = 1, *, burst: int | None = None, lease: int = 0
-) -> tuple[Log, Outcome]:
+) -> tuple[State | None, Outcome]:
     """
     Admit a request while the window `(now - period, now]` holds at most `limit` units with it: exact.
 
@@ -45,13 +44,14 @@ def sliding_window(
     if log is None:
         log = tuple(range(now_us, now_us + min(used_units(state, rate, now_us), whole)))
     log = live(log, now_us - period)
+    kept = log if log or as_log(state) is not None else state
     count, newest = len(log), log[-1] if log else now_us - period
     room = rate.limit - count
     if cost and cost > room:
         retry = None if cost > rate.limit else log[cost - rate.limit - 1] + period - now_us
-        return log, Outcome(False, max(room, 0), retry, newest + period - now_us, now_us)
+        return kept, Outcome(False, max(room, 0), retry, newest + period - now_us, now_us)
     if not cost:
-        return log, Outcome(True, max(room, 0), 0, newest + period - now_us, now_us)
+        return kept, Outcome(True, max(room, 0), 0, newest + period - now_us, now_us)
     units = max(cost, min(lease, room))
     ahead = period // LEASE_PART if units > cost else 0
     alone = units == 1 and whole <= LARGE and now_us not in log
@@ -65,7 +65,7 @@ def sliding_window(
 
 def fixed_window(
     state: State | None, rate: Rate, now_us: int, cost: int = 1, *, burst: int | None = None, lease: int = 0
-) -> tuple[FixedWindow | None, Outcome]:
+) -> tuple[State | None, Outcome]:
     """
     Admit up to `limit` units in a window that begins with its first request and lasts for the period.
 
@@ -73,21 +73,22 @@ def fixed_window(
     the end of a window: any interval as long as the period holds at most twice the limit. Source: the counter with
     an expiry of Redis's manual of INCR.
 
-    A clock that steps back before the start is taken as still in the window.
+    A clock that steps back before the start is taken as still in the window. An empty window is none.
     """
     period, whole = rate.period_us, max(rate.limit, burst or 0)
-    window = state if isinstance(state, FixedWindow) else None
-    if window is None and (used := min(used_units(state, rate, now_us), whole)):
-        window = FixedWindow(now_us, used)
-    if window is None or window.start_us <= now_us - period:
+    window, kept = state, state
+    if not isinstance(window, FixedWindow):
+        window = FixedWindow(now_us, min(used_units(state, rate, now_us), whole))
+        kept = window if window.count else state
+    if window.start_us <= now_us - period or not window.count:
         window = FixedWindow(now_us, 0)
     room, ends = rate.limit - window.count, window.start_us + period
     if cost and cost > room:
         retry = None if cost > rate.limit else ends - now_us
         reset = ends - now_us if window.count else 0
-        return window, Outcome(False, max(room, 0), retry, reset, now_us)
+        return kept, Outcome(False, max(room, 0), retry, reset, now_us)
     if not cost:
-        return window, Outcome(True, max(room, 0), 0, ends - now_us if window.count else 0, now_us)
+        return kept, Outcome(True, max(room, 0), 0, ends - now_us if window.count else 0, now_us)
     units = max(cost, min(lease, room))
     ahead = period // LEASE_PART if units > cost else 0
     at = max(min(now_us + ahead, ends - 1), window.start_us)
@@ -97,7 +98,7 @@ def fixed_window(
 
 def sliding_counter(
     state: State | None, rate: Rate, now_us: int, cost: int = 1, *, burst: int | None = None, lease: int = 0
-) -> tuple[SlidingCounter, Outcome]:
+) -> tuple[State | None, Outcome]:
     """
     Admit a request while the current tenth of a period and the ten before it hold at most `limit` units with it.
 
@@ -113,13 +114,15 @@ def sliding_counter(
     whole, part = max(rate.limit, burst or 0), -(-rate.period_us // PARTS)
     counter = _counter(state, rate, part, whole, now_us)
     count, base = sum(counter.counts), counter.base
+    same = isinstance(state, SlidingCounter) and state.part_us == part
+    kept = state if same or not (count or isinstance(state, SlidingCounter)) else counter
     room = rate.limit - count
     reset = _reset(counter, now_us)
     if cost and cost > room:
         retry = None if cost > rate.limit else _wait(counter, cost - room, now_us)
-        return counter, Outcome(False, max(room, 0), retry, reset, now_us)
+        return kept, Outcome(False, max(room, 0), retry, reset, now_us)
     if not cost:
-        return counter, Outcome(True, max(room, 0), 0, reset, now_us)
+        return kept, Outcome(True, max(room, 0), 0, reset, now_us)
     units = max(cost, min(lease, room))
     ahead = rate.period_us // LEASE_PART if units > cost else 0
     at = max(now_us + ahead, base * part)

@@ -122,7 +122,7 @@ class Command(BaseCommand):
         except ValueError as error:
             raise Misuse(str(error)) from error
         self._read(options["log"], recording)
-        judgement = judge(recording, rule.rates, algorithm=rule.algorithm, cost=rule.cost)
+        judgement = judge(recording, rule.rates, algorithm=rule.algorithm, cost=rule.cost, burst=rule.burst)
         self._note(rule, recording)
         if options["json"]:
             text = json.dumps(as_data(rule, recording, judgement, top=options["top"]), indent=2)

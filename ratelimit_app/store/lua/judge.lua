@@ -69,7 +69,7 @@ end
 local function report_state(i, key, period, limit, burst, cost, look)
   local v, drain, fits = texts[i], nil, limit
   if v[1] > 2 then
-    _, drain = scale(period, limit)
+    drain = select(2, scale(period, limit))
     fits = limit > 0 and burst or 0
   end
   local reset, retry = reset_of(v, period, drain), 0
@@ -89,7 +89,7 @@ local function charge(i, key, code, period, limit, burst, cost, lease)
   end
   local v = texts[i]
   local drain
-  if code > 2 then _, drain = scale(period, limit) end
+  if code > 2 then drain = select(2, scale(period, limit)) end
   local first, units, left = charge_state(v, room[i], period, limit, burst, cost, lease)
   local reset = reset_of(v, period, drain)
   write_state(key, v, reset, period)

@@ -73,7 +73,7 @@ local function current(v, units, code, period, limit, burst)
   local whole = max(limit, burst)
   if code == 1 then
     v = v and v[1] == 1 and v or { 1, now, min(units, whole) }
-    if v[2] <= now - period then v = { 1, now, 0 } end
+    if v[2] <= now - period or v[3] == 0 then v = { 1, now, 0 } end
     return v, limit - v[3], units > 0
   end
   if code == 2 then
