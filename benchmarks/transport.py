@@ -1,10 +1,10 @@
 """
 What the two transports cost, as ratios to a bare redis-py EVALSHA of the textbook script in the same run.
 
-    python benchmarks/transport.py [--rounds N] [--calls N] [--json]
+    python -m benchmarks.transport [--rounds N] [--calls N] [--json]
 
 Every case runs the same script over the same unix socket and checks the replies. No decision is made here, only
-calls: decision.py, beside it, measures the whole. Method and caveats: README.md, beside it.
+calls: `python -m benchmarks` measures the whole. Method and caveats: README.md, beside it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import redis
-from decision import BASELINE, LIMIT, PERIOD_US, TEXTBOOK, server, set_up
 
+from benchmarks.contenders import PERIOD_US, TEXTBOOK
+from benchmarks.project import LIMIT, set_up
+from benchmarks.servers import server
+
+BASELINE = "redis-py textbook"
 FLOOR = "one raw blocking socket"
 TASKS = (1, 20, 200)
 

@@ -10,15 +10,19 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app import engine
+from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.capacity import Costs
+from ratelimit_app.core.evaluation import Door
+from ratelimit_app.core.plans import Plan
+from ratelimit_app.core.rates import parse_rates
+from ratelimit_app.core.rules import Rule
+from ratelimit_app.doors import pass_door
 from ratelimit_app.identities import IdentityFacts
-from ratelimit_app.limiter import Door, code_rule, pass_door
 from ratelimit_app.store.connection import client, unavailable
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
-    from ratelimit_app.core.rules import Rule
 
 ENTRIES = 5
 SECONDS = 2.0
@@ -43,7 +47,7 @@ class _Slice:
 class _Trial:
     """Decisions of clients that exist for this measurement alone, and the keys that they leave."""
 
-    rules: list[Rule]
+    plan: Plan
     token: str = field(default_factory=lambda: token_hex(6))
     keys: set[bytes] = field(default_factory=set)
     made: int = 0
@@ -57,7 +61,8 @@ class _Trial:
         all the same. `PATIENCE` in a row raise StoreUnavailable.
         """
         facts = IdentityFacts(f"device:capacity-{self.token}-{self.made // ENTRIES}")
-        decision: Decision = engine.run(pass_door(facts, Door(sender=measure, rules=self.rules)))
+        door = Door(sender=measure, plan=self.plan)
+        decision: Decision = engine.run(pass_door(facts, door))
         if decision.degraded or not decision.charges:
             self.failed += 1
             self.made += ENTRIES - self.made % ENTRIES
@@ -85,12 +90,8 @@ def measure(rules: int, *, seconds: float = SECONDS) -> Costs:
     Medians of slices, less what the server spends on others. Raises StoreUnavailable, also when the server does
     not let itself be measured.
     """
-    trial = _Trial(
-        [
-            code_rule(f"capacity-{n}", f"{ENTRIES}/m", "sliding_window", None, f"@capacity-{n}")
-            for n in range(rules)
-        ]
-    )
+    names, rates = [f"capacity-{n}" for n in range(rules)], parse_rates(f"{ENTRIES}/m")
+    trial = _Trial(Plan([Rule(name=name, slot=f"@{name}", rates=rates) for name in names], conf.keys))
     _server_cpu()  # raises with the reason when there is nothing to measure
     try:
         for _ in range(WARM_UP * ENTRIES):
