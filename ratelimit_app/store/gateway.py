@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
-from ratelimit_app.store import connection, scripts
+from ratelimit_app.store import connection, names, scripts
 from ratelimit_app.store.multiplex import Multiplexed
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def forget() -> None:
     _gateways.clear()
     _async_gateways.clear()
     connection.forget()
+    names.forget()
 
 
 if hasattr(os, "register_at_fork"):

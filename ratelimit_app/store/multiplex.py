@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import redis.asyncio as aredis
 from redis.connection import SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.store.connection import connection_kwargs
+from ratelimit_app.store.names import addresses
 from ratelimit_app.store.wire import parse
 
 if TYPE_CHECKING:
@@ -187,17 +190,30 @@ class Multiplexed:
     async def _connect(self) -> Link:
         kind, kwargs = connection_kwargs(self._alias)
         kwargs = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
+        kind = _async_class(kind)
+        error: Exception = OSError("the name has no address")
+        try:
+            for each in await _ways(kind, kwargs):
+                try:
+                    return await self._link(kind, each)
+                except (OSError, RedisConnectionError, RedisTimeoutError) as failure:
+                    error = failure
+        except Exception as failure:  # noqa: BLE001 - a greeting that is none makes the parsers raise what they like
+            error = failure
+        msg = f"{type(error).__name__}: {error}"
+        raise StoreUnavailable(msg) from error
+
+    async def _link(self, kind: type, kwargs: dict[str, Any]) -> Link:
+        """Connect and greet as redis-py does, then speak over its transport."""
         # RESP2: nothing comes but replies, and the greeting is shorter.
-        connection = _async_class(kind)(**kwargs | {"protocol": 2}, socket_timeout=conf.store_timeout)
+        connection = kind(**kwargs | {"protocol": 2}, socket_timeout=conf.store_timeout)
         link = Link(conf.store_timeout, self._lost)
         try:
             await connection.connect()
             _take_over(connection, link, unread=await connection.can_read())
-        except Exception as error:
-            # A greeting that is none makes the parsers raise whatever they like.
+        except BaseException:
             await connection.disconnect(nowait=True)
-            msg = f"{type(error).__name__}: {error}"
-            raise StoreUnavailable(msg) from error
+            raise
         self.link = link
         guard = asyncio.get_running_loop().create_task(_guard(connection, link))
         self._guards.add(guard)
@@ -212,6 +228,17 @@ class Multiplexed:
         """Let go of the connection; who waits is told. For the thread of the loop."""
         if self.link is not None:
             self.link.end(None)
+
+
+async def _ways(kind: type, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give the arguments for each address of the server."""
+    if "host" not in kwargs:
+        return [kwargs]
+    found = await addresses(kwargs["host"], kwargs.get("port", 0))
+    if issubclass(kind, aredis.SSLConnection):
+        # The certificate is for the name. It has just been resolved, so to resolve it again will not hang.
+        return [kwargs]
+    return [kwargs | {"host": address} for address in found]
 
 
 def _take_over(connection: Any, link: Link, *, unread: bool) -> None:
