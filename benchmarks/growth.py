@@ -79,7 +79,7 @@ class Growth:
         """Measure every size of every series; gives for each the sizes, microseconds and ratios."""
         found = {}
         for series in self.series():
-            tracks = [self._track(series, size, rounds, calls) for size in series.sizes]
+            tracks = [self.track(series, size, rounds=rounds, calls=calls) for size in series.sizes]
             found[series.name] = {
                 "label": series.label,
                 "sizes": list(series.sizes),
@@ -89,7 +89,7 @@ class Growth:
             self.meter.flush()
         return found
 
-    def _track(self, series: Series, size: int, rounds: int, calls: int) -> Track:
+    def track(self, series: Series, size: int, *, rounds: int, calls: int) -> Track:
         """Pair `rounds` samples with the baseline's; the first pair warms up."""
         track = Track(self.baseline, series.outcome)
         for _ in range(rounds + 1):

@@ -63,7 +63,7 @@ def drf(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield f"{'':44}{'requests/s':>12}{'x none':>9}{'x floor':>9}{'x DRF':>9}"
         for row in found.values():
             ratios = "".join(f"{row['ratio'][to]:9.3f}" for to in ("none", "floor", "drf"))
-            denied = f"  {row['refused']} requests refused" if row["refused"] else ""
+            denied = f"  {row['refused']} requests refused or lost" if row["refused"] else ""
             yield f"{row['label']:44}{row['requests_per_s']:12,}{ratios}{denied}"
             for to, least in row["asked"].items():
                 verdict = "reached" if row["ratio"][to] >= least else "NOT reached"
