@@ -24,7 +24,17 @@ LONG = "60"
 
 
 class Screen(StringIO):
-    """A standard error that is a terminal."""
+    """A standard error that is a terminal; `is_late` is set when progress has been shown for more than a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_late = threading.Event()
+
+    def write(self, text: str) -> int:
+        """Take what is shown."""
+        if self.getvalue().count("ready") > 12:
+            self.is_late.set()
+        return super().write(text)
 
     def isatty(self) -> bool:
         """It is."""
@@ -83,6 +93,26 @@ def test_the_command_when_all_are_ready_exits_with_0(process: SnapshotCache, val
     assert 0 == status
     assert "as the database says" in text
     assert f"1 processes: 1 hold version {found['version']}, 1 are warm." in text
+
+
+def test_the_command_when_a_process_is_slow_waits_for_it(process: SnapshotCache) -> None:
+    """One that refreshes late is waited for, as long as --wait allows, while another is ready."""
+    Rule.objects.create(name="a", rate="5/s")
+    slow, screen = SnapshotCache(), Screen()
+    slow._tick()
+    Rule.objects.update(rate="6/s")
+
+    def wake_up() -> None:
+        if screen.is_late.wait(60):
+            slow._tick()
+
+    thread = threading.Thread(target=wake_up)
+    thread.start()
+    report, status = run("--wait", LONG, "--json", stderr=screen)
+    thread.join()
+    found = json.loads(report)
+    assert (0, 2, 2, 2) == (status, found["processes"], found["newest"], found["warm"])
+    assert "1 of 2 ready" in screen.getvalue()
 
 
 def test_the_command_when_a_process_lags_behind_names_it_and_exits_with_1(valkey: Any) -> None:
