@@ -106,7 +106,7 @@ class SoonestTable(Generic[Row]):
         if key in rows:
             self._empty -= rows[key] is None
         elif len(slots) < self._size:
-            self._ends.append(row.until)
+            self._ends[len(slots) :] = array("d", (row.until,))
             slots.append(key)
         else:
             place = self._victim()

@@ -388,8 +388,20 @@ def test_finding_when_the_lock_is_held_does_not_wait() -> None:
     assert [denial(10.0)] == found
 
 
-class Interrupted(dict[bytes, Any]):
-    """Rows that are interrupted once, as by a signal's exception."""
+class InterruptedSlots(list[bytes]):
+    """Slots that are interrupted once, as by a signal's exception."""
+
+    armed = True
+
+    def append(self, key: bytes) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        super().append(key)
+
+
+class InterruptedRows(dict[bytes, Any]):
+    """Rows that are interrupted once."""
 
     armed = True
 
@@ -400,17 +412,28 @@ class Interrupted(dict[bytes, Any]):
         super().__setitem__(key, row)
 
 
-@pytest.mark.parametrize("ends", [(10.0, 20.0), (10.0, 20.0, 30.0, 40.0)], ids=["filling", "full"])
-def test_putting_when_it_is_interrupted_leaves_a_cache_that_works(ends: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("ends", "where", "kind"),
+    [
+        ([10.0, 20.0, 30.0], "_slots", InterruptedSlots),
+        ([10.0, 20.0, 30.0], "_rows", InterruptedRows),
+        ([10.0, 20.0, 30.0, 40.0], "_rows", InterruptedRows),
+    ],
+)
+def test_putting_when_it_is_interrupted_leaves_a_cache_that_works(
+    ends: list[float], where: str, kind: type
+) -> None:
     """An exception between two steps never lets the cache grow over its size, or fail for good."""
-    cache = full(*ends, *[50.0] * (4 - len(ends)), draw=random.Random(1).random)
-    cache._rows = Interrupted(cache._rows)
+    cache = DenyCache(4, random.Random(1).random)
+    for key, end in zip(KEYS, ends, strict=False):
+        cache.put(key, denial(end), cache.generation)
+    setattr(cache, where, kind(getattr(cache, where)))
     with pytest.raises(KeyboardInterrupt):
         cache.put(KEYS[5], denial(60.0), cache.generation)
     for number in range(100):
         cache.put(b"%d" % number, denial(70.0), cache.generation)
         assert denial(70.0) == cache.find(b"%d" % number, 0.0)
-        assert len(cache._rows) <= len(cache._slots) <= 4
+        assert len(cache._rows) <= len(cache._slots) == len(cache._ends) <= 4
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
