@@ -122,7 +122,7 @@ def hit_rate(
             hits += 1
         else:
             until = told[who] = now + (phases[who] - now) % periods[who % len(periods)]
-            cache.put(people[who][0], Denial(until, 1, b"", people[who][1], (), 0, until), 0)
+            cache.put(people[who][0], Denial(until, 1, b"", people[who][1], frozenset(), 0, until), 0)
     return hits / max(repeated, 1)
 
 
@@ -161,7 +161,7 @@ def rows_from(first: int, count: int, draw: random.Random) -> list[tuple[bytes, 
     made = []
     for number in range(first, first + count):
         (key, identity), until = offender(number), 1e6 + draw.random() * HOUR
-        made.append((key, Denial(until, 1, b"", identity, (identity,), 0, until)))
+        made.append((key, Denial(until, 1, b"", identity, frozenset((identity,)), 0, until)))
     return made
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_app import engine
 from ratelimit_app.conf import conf
+from ratelimit_app.core.asking import Door
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.capacity import Costs
-from ratelimit_app.core.evaluation import Door
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule

@@ -22,7 +22,7 @@ from ratelimit_app.requests import RequestFacts, facts_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ratelimit_app.core.evaluation import Door
+    from ratelimit_app.core.asking import Door
     from ratelimit_app.core.rules import KeyFunction
 
 NEVER = -1

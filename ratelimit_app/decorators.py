@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
+    from ratelimit_app.core.asking import Door
     from ratelimit_app.core.decision import Decision
-    from ratelimit_app.core.evaluation import Door
     from ratelimit_app.core.rules import KeyFunction
 
 View = TypeVar("View", bound=Callable[..., Any])

@@ -12,17 +12,14 @@ from typing import Any
 from ratelimit_app import engine, local_cache, offences, snapshot_cache
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
+from ratelimit_app.core.asking import Ask, Door, Memory, Need
 from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Decision, Reason, Verdict
 from ratelimit_app.core.evaluation import (
     ALLOWLISTED,
     DISABLED,
     RETRY_UNAVAILABLE,
-    Ask,
-    Door,
     Flow,
-    Memory,
-    Need,
     evaluate,
     offences_of,
     recalled,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratelimit_app import snapshot_cache
 from ratelimit_app.conf import conf
+from ratelimit_app.core.asking import Need
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
-from ratelimit_app.core.evaluation import Need
 from ratelimit_app.store.gateway import async_gateway, gateway
 from ratelimit_app.store.health import health
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied, RequestDataTooBig
 
+from ratelimit_app.core.asking import Uncountable
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.core.evaluation import Uncountable
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision

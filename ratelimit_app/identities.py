@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
+from ratelimit_app.core.asking import Memory
 from ratelimit_app.core.entries import is_written
-from ratelimit_app.core.evaluation import Memory
 from ratelimit_app.core.identity import parse_custom, split
 
 if TYPE_CHECKING:

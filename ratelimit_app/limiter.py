@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_app import engine, local_cache, snapshot_cache
 from ratelimit_app.conf import conf
+from ratelimit_app.core.asking import Door
 from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
-from ratelimit_app.core.evaluation import Door
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule, check_limits

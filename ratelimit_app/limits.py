@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from django.utils.module_loading import import_string
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.evaluation import Door
+from ratelimit_app.core.asking import Door
 from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import MAX_PERIOD_US, Rate, RateError, parse_rates

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratelimit_app import engine
-from ratelimit_app.core.evaluation import Door
+from ratelimit_app.core.asking import Door
 from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge, Ratelimited
 from ratelimit_app.requests import RequestFacts, facts_of

@@ -18,7 +18,7 @@ from ratelimit_app.core.addresses import (
     parse_address,
     peer_client,
 )
-from ratelimit_app.core.evaluation import Memory
+from ratelimit_app.core.asking import Memory
 from ratelimit_app.core.identity import Source, join, observed
 from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.routing import route_of

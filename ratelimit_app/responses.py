@@ -18,7 +18,7 @@ from ratelimit_app.core.headers import limit_headers, retry_after, seconds
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
 
-    from ratelimit_app.core.evaluation import Memory
+    from ratelimit_app.core.asking import Memory
 
 PROBLEM_JSON = "application/problem+json"
 STATUSES = {

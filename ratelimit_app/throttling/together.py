@@ -11,7 +11,7 @@ from rest_framework.throttling import BaseThrottle
 
 from ratelimit_app import engine
 from ratelimit_app.conf import conf
-from ratelimit_app.core.evaluation import Door
+from ratelimit_app.core.asking import Door
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
+from ratelimit_app.core.asking import Ask, Door, Memory, Need
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Charge, Decision, Reason, Verdict
 from ratelimit_app.core.deny_cache import DenyCache
-from ratelimit_app.core.evaluation import Ask, Door, Memory, Need, evaluate, offences_of
+from ratelimit_app.core.evaluation import evaluate, offences_of
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.local_answers import Local
 from ratelimit_app.core.permits import Permits
@@ -254,7 +255,7 @@ def test_a_call_when_written_is_what_the_script_reads() -> None:
     _, steps = decide(asked, reply(PASSED))
     assert [KEYS.mark(IP), KEYS.log(IP, b"grab")] == steps[-1].keys
     assert (1, b"77") == (steps[-1].args[0][0], steps[-1].args[1])
-    assert (0, 3, 1_000_000, 5, 5, 2, 2, 5, 9) == told(steps[-1])
+    assert (0, 3, 1_000_000, 5, 5, 2, 0, 5, 9) == told(steps[-1])
     _, steps = decide(ask(rule()), reply(PASSED))
     assert (0, 1) == (steps[0].args[0][0], len(steps[0].args))
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ratelimit_app import engine
 from ratelimit_app.conf import conf
+from ratelimit_app.core.asking import Ask, Door
 from ratelimit_app.core.deny_cache import DenyCache
-from ratelimit_app.core.evaluation import Ask, Door, evaluate
+from ratelimit_app.core.evaluation import evaluate
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.local_answers import Local
 from ratelimit_app.core.permits import Permits
@@ -78,7 +79,7 @@ class Process:
         facts = IdentityFacts(identity)
         return engine.run(self._counting(Ask(facts, door, Plan(rules, self.keys), Snapshot(), self)))
 
-    def _counting(self, ask: Ask):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a flow around a flow
+    def _counting(self, ask: Ask):  # type: ignore[no-untyped-def]
         flow = evaluate(ask)
         answer = None
         try:
@@ -87,4 +88,5 @@ class Process:
                 self.calls += 1
                 answer = yield step
         except StopIteration as end:
-            return end.value
+            decision: Decision = end.value
+            return decision
