@@ -20,6 +20,7 @@ from ratelimit_app.identities import IdentityFacts
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
+    from ratelimit_app.core.evaluation import Flow
     from ratelimit_app.core.penalty_box import PenaltyBox
     from ratelimit_app.core.rules import Rule
 
@@ -77,9 +78,11 @@ class Process:
         """Decide one request of an identity that the caller names."""
         door = Door(sender=None, units=cost, look=look)
         facts = IdentityFacts(identity)
-        return engine.run(self._counting(Ask(facts, door, Plan(rules, self.keys), Snapshot(), self)))
+        ask = Ask(facts, door, Plan(rules, self.keys), Snapshot(), self)
+        decision: Decision = engine.run(self._counting(ask))
+        return decision
 
-    def _counting(self, ask: Ask):  # type: ignore[no-untyped-def]
+    def _counting(self, ask: Ask) -> Flow:
         flow = evaluate(ask)
         answer = None
         try:
