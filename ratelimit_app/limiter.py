@@ -10,16 +10,17 @@ from ratelimit_app import engine, local_cache, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.asking import Door
 from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
+from ratelimit_app.core.decision import Decision
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule, check_limits
 from ratelimit_app.doors import pass_door
 from ratelimit_app.identities import IdentityFacts, canonical
+from ratelimit_app.repeats import denied_again
 from ratelimit_app.requests import facts_of
 from ratelimit_app.store.connection import client, unavailable
 
 if TYPE_CHECKING:
-    from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.evaluation import Flow
     from ratelimit_app.core.keys import Keys
 
@@ -71,24 +72,19 @@ def _door(  # noqa: PLR0913, PLR0917 - what the four functions take
     return Door(sender=sender, plan=Plan([rule], keys), units=cost, look=look)
 
 
-def _unlimited() -> Flow:
-    yield from ()
-    return NO_RULE
-
-
-def _flow(  # noqa: PLR0913, PLR0917 - what the four functions take
+def _ask(  # noqa: PLR0913, PLR0917 - what the four functions take
     sender: Any, identity: str, rate: str | None, group: str, algorithm: str, cost: int, burst: int | None
-) -> Flow:
-    """Decide a rate for an identity that code names; all four functions are this flow."""
-    facts = IdentityFacts(identity)
+) -> Decision | Flow:
+    """Decide a rate for an identity that code names, at once where that can be, else by the flow to be run."""
     if rate is None:
-        return _unlimited()
+        canonical(identity)
+        return NO_RULE
     try:
         door = _door(sender, rate, group, algorithm, cost, burst, conf.keys)
     except TypeError as error:
         msg = f"rate={rate!r}, group={group!r}, cost={cost!r}: expected text, text and a whole number ({error})."
         raise ValueError(msg) from error
-    return pass_door(facts, door)
+    return denied_again(door, identity) or pass_door(IdentityFacts(identity), door)
 
 
 def acquire(
@@ -107,7 +103,8 @@ def acquire(
     `group`: what is limited; identities are counted for each group on its own.
     Raises ValueError for a bad identity, rate, group or cost.
     """
-    return engine.run(_flow(acquire, identity, rate, group, algorithm, cost, burst))
+    asked = _ask(acquire, identity, rate, group, algorithm, cost, burst)
+    return asked if isinstance(asked, Decision) else engine.run(asked)
 
 
 async def aacquire(
@@ -120,7 +117,8 @@ async def aacquire(
     burst: int | None = None,
 ) -> Decision:
     """Like acquire, for async code."""
-    return await engine.arun(_flow(acquire, identity, rate, group, algorithm, cost, burst))
+    asked = _ask(acquire, identity, rate, group, algorithm, cost, burst)
+    return asked if isinstance(asked, Decision) else await engine.arun(asked)
 
 
 def peek(
@@ -133,7 +131,8 @@ def peek(
     burst: int | None = None,
 ) -> Decision:
     """Tell what acquire would answer, charging nothing. Arguments and errors are those of acquire."""
-    return engine.run(_flow(peek, identity, rate, group, algorithm, cost, burst))
+    asked = _ask(peek, identity, rate, group, algorithm, cost, burst)
+    return asked if isinstance(asked, Decision) else engine.run(asked)
 
 
 async def apeek(
@@ -146,7 +145,8 @@ async def apeek(
     burst: int | None = None,
 ) -> Decision:
     """Like peek, for async code."""
-    return await engine.arun(_flow(peek, identity, rate, group, algorithm, cost, burst))
+    asked = _ask(peek, identity, rate, group, algorithm, cost, burst)
+    return asked if isinstance(asked, Decision) else await engine.arun(asked)
 
 
 def refund(decision: Decision) -> int:

@@ -6,16 +6,20 @@ import atexit
 import os
 import threading
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app import snapshot_cache
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.identity import split
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.store.connection import client, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FLUSH_INTERVAL = 1.0
 FLUSH_LINES = 1_000
@@ -40,6 +44,7 @@ class OffenceBuffer:
         """Start empty: in a fork, the lines are the parent's."""
         self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._lines: Counter[Line] = Counter()
+        self._raw: deque[tuple[str, str, float]] = deque()
         self._pending: tuple[str, Counter[Line]] | None = None
         self.dropped = 0
 
@@ -47,21 +52,33 @@ class OffenceBuffer:
         """Forget what is buffered, once a flush that is under way has ended (for tests)."""
         with self._flushing:
             self._lines, self._pending, self.dropped = Counter(), None, 0
+            self._raw.clear()
 
-    def record(self, offences: set[tuple[str, str]]) -> None:
-        """Count one offence for each (identity, label)."""
-        second = snapshot_cache.now_us() // 1_000_000
-        with self._lock:
-            for part, label in offences:
-                line = (part, label, second)
-                if len(self._lines) < MAX_LINES or line in self._lines:
-                    self._lines[line] += 1
-                else:
-                    self.dropped += 1
-            full = len(self._lines) >= FLUSH_LINES
+    def record(self, offences: Iterable[tuple[str, str]]) -> None:
+        """Count one offence for each (identity, label), and for each part of a joined identity."""
+        now = snapshot_cache.clock()
+        for identity, label in offences:
+            self._raw.append((identity, label, now))
         self._periodic.start()
-        if full:
+        if len(self._raw) >= FLUSH_LINES:
+            self._sort_out()
             self._periodic.wake()
+
+    def _sort_out(self) -> None:
+        """Make lines of what was recorded: a denied request only leaves a note, which is quicker."""
+        clock_us, clock = snapshot_cache.now_us(), snapshot_cache.clock()
+        with self._lock, suppress(IndexError):
+            while True:
+                identity, label, at = self._raw.popleft()
+                second = int(clock_us / 1_000_000 + at - clock)
+                for part in split(identity):
+                    self._add((part, label, second))
+
+    def _add(self, line: Line) -> None:
+        if len(self._lines) < MAX_LINES or line in self._lines:
+            self._lines[line] += 1
+        else:
+            self.dropped += 1
 
     def flush(self) -> None:
         """Send what is buffered to Redis now. What Redis does not take is kept; raises nothing then."""
@@ -75,6 +92,7 @@ class OffenceBuffer:
                 self._pending = None
 
     def _take(self) -> Counter[Line]:
+        self._sort_out()
         with self._lock:
             if len(self._lines) <= FLUSH_LINES:
                 lines, self._lines = self._lines, Counter()

@@ -100,7 +100,7 @@ def judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
     if row[0] > DENIED or passed != (chosen < 0 or row[chosen] == PASSED):
         msg = f"verdict {row[0]} is not that of the rules"
         raise ValueError(msg)
-    fields: dict[str, Any] = {"tell": partial(_tell, row, demands, passed and not look)}
+    fields: dict[str, Any] = {"tell": partial(tell, row, demands, passed and not look)}
     if chosen < 0:
         return quick(Decision, fields | {"allowed": True, "verdict": _ALLOWED, "reason": Reason.NO_RULE})
     demand = demands[(chosen - ROWS) // ROW]
@@ -134,7 +134,7 @@ def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
     return chosen
 
 
-def _tell(
+def tell(
     row: tuple[Any, ...], demands: list[Demand], charged: bool
 ) -> tuple[tuple[RuleResult, ...], list[Charge]]:
     """Write out what each rule said, and what was charged."""

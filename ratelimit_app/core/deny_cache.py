@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratelimit_app.core.soonest_table import SoonestTable, anywhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class Denial(NamedTuple):
@@ -57,6 +57,24 @@ class DenyCache(SoonestTable[Denial]):
         self._misses += 1
         self._seen = now
         return None
+
+    def peek(self, key: bytes, now: float) -> Denial | None:
+        """Give the denial of a key that holds at `now`, and count nothing: the caller may have to ask on."""
+        found = self._rows.get(key)
+        return found if found is not None and found[0] > now else None
+
+    def hit(self) -> None:
+        """Count an answer from a denial that was only peeked at."""
+        self._hits += 1
+
+    def holds_any(self, keys: Iterable[bytes]) -> bool:
+        """Whether any of these may be found: dearer questions need not be asked when none can. Takes no lock."""
+        rows = self._rows
+        for key in keys:
+            if key in rows:
+                return True
+        self._misses += 1
+        return False
 
     def put(self, key: bytes, denial: Denial, generation: int) -> None:
         """Remember a denial that was asked for in this `generation`; an older one is ignored."""

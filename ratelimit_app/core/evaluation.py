@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_app.core.asking import Ask, Memory, Need, Uncountable
 from ratelimit_app.core.calls import NO_RULE, Demand, ScriptCall, StoreUnavailable, blocked, read_reply
 from ratelimit_app.core.decision import Decision, Reason, Verdict
-from ratelimit_app.core.identity import split
 from ratelimit_app.core.keys import MARK
 from ratelimit_app.core.leasing import draw
 from ratelimit_app.core.local_answers import Asked, learn, recall
@@ -211,8 +210,8 @@ def recalled(memory: Memory) -> Decision:
 
 
 def offences_of(decision: Decision) -> set[tuple[str, str]]:
-    """Give (identity, label) for each part of what the denying rules counted by; a ban's denial is no offence."""
+    """Give (identity, label) of the denying rules, each once; a ban's denial is no offence."""
     if decision.verdict is not Verdict.LIMITED:
         return set()
     denying = [result for result in decision.results if not result.allowed and not result.shadow]
-    return {(part, result.label) for result in denying for part in split(result.identity)}
+    return {(result.identity, result.label) for result in denying}

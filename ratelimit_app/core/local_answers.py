@@ -7,23 +7,25 @@ Redis would say. Until then only a refund, a reset or an unblock can make room, 
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.core.access_lists import NEVER
-from ratelimit_app.core.calls import BANNED, DENIED, OVER, ROW, ROWS, blocked, judged, unpack
+from ratelimit_app.core.calls import BANNED, DENIED, OVER, ROW, ROWS, Demand, blocked, judged, tell, unpack
+from ratelimit_app.core.decision import Decision, Reason, Verdict, quick
 from ratelimit_app.core.deny_cache import Denial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ratelimit_app.core.calls import Demand
-    from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.deny_cache import DenyCache
     from ratelimit_app.core.penalty_box import PenaltyBox
     from ratelimit_app.core.permits import Permits
+    from ratelimit_app.core.plans import Part
 
 _SECOND = 1_000_000
+_LIMITED, _EXCEEDED = Verdict.LIMITED, Reason.OVER_LIMIT
 
 
 class Local(NamedTuple):
@@ -51,6 +53,8 @@ class Asked(NamedTuple):
 
 def recall(local: Local, asked: Asked, clock_us: Callable[[], int]) -> Decision | None:
     """Answer without Redis, None where only Redis knows; `clock_us`: the Redis clock as the process knows it."""
+    if local.penalties is None and not local.denials.holds_any(asked.words):
+        return None
     find, now = local.denials.find, asked.at
     for identity, key in zip(asked.marks, asked.words, strict=False):
         ban = find(key, now)
@@ -77,6 +81,30 @@ def _denied(
 
 def _banned(identity: str, left: float) -> Decision:
     return blocked(identity, NEVER if left == inf else max(round(left * _SECOND), 1), 0)
+
+
+def again(denial: Denial, part: Part, now: float, clock_us: Callable[[], int]) -> Decision:
+    """Say once more what a denial of one rate alone says; what it takes to tell results waits for who asks."""
+    rule = part.rule
+    fields = {
+        "allowed": False,
+        "verdict": _LIMITED,
+        "reason": _EXCEEDED,
+        "rule": rule.name,
+        "limit": part.rate.limit,
+        "remaining": denial.remaining,
+        "retry_after": denial.until - now,
+        "reset_after": denial.reset - now,
+        "identity": denial.identity,
+        "tell": partial(_tell_again, denial, part, now, clock_us),
+    }
+    return quick(Decision, fields)
+
+
+def _tell_again(denial: Denial, part: Part, now: float, clock_us: Callable[[], int]) -> Any:
+    demand = Demand(part, denial.identity, b"", int(denial.cost))
+    said = (OVER, denial.remaining, (denial.until - now) * _SECOND, (denial.reset - now) * _SECOND)
+    return tell((DENIED, 0, 0, 0, *said, clock_us()), [demand], charged=False)
 
 
 def _held(local: Local, demand: Demand, asked: Asked) -> tuple[float, int, float]:
