@@ -75,7 +75,7 @@ def _denied(
     for demand, (until, remaining, reset) in held:
         row += (OVER, remaining, (until - now) * _SECOND, (reset - now) * _SECOND, now_us)
         if local.penalties is not None:
-            local.penalties.note(demand.key, now, demand.identity)
+            local.penalties.note(_box(demand), now, demand.identity)
     return judged(tuple(row), [demand for demand, _ in held], look=False)
 
 
@@ -116,9 +116,14 @@ def _held(local: Local, demand: Demand, asked: Asked) -> tuple[float, int, float
     if denial is not None and _answers(denial, demand, asked.marks):
         until, remaining, reset = denial.until, denial.remaining, denial.reset
     if local.penalties is not None:
-        boxed = local.penalties.boxed_until(demand.key, asked.at) or 0.0
+        boxed = local.penalties.boxed_until(_box(demand), asked.at) or 0.0
         until, reset = max(until, boxed), max(reset, boxed)
     return until, remaining, reset
+
+
+def _box(demand: Demand) -> bytes:
+    """Name a box: a rule that is changed begins with empty ones."""
+    return demand.key + demand.part.definition
 
 
 def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
@@ -147,7 +152,7 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
         if state != OVER or demand.part.rule.shadow:
             continue
         if local.penalties is not None:
-            local.penalties.note(demand.key, asked.at, demand.identity)
+            local.penalties.note(_box(demand), asked.at, demand.identity)
         ends_us = demand.part.rule.ends_us
         wait = min(retry, ends_us - row[2]) if ends_us else retry
         if wait > 0:

@@ -235,5 +235,6 @@ def test_the_penalty_box_when_full_answers_though_there_is_room(valkey: Any) -> 
     assert decision.retry_after == pytest.approx(298, abs=0.1)
     assert process.ask("user:2", limited).allowed
     assert process.ask("user:1", rule("other", rate="1/s")).allowed
+    assert process.ask("user:1", rule(rate="2/s")).allowed  # whoever changes the rule begins anew
     clock.us += 299 * SECOND
     assert process.ask("user:1", limited).allowed
