@@ -26,9 +26,16 @@ BURSTING = {"fixed_window", *METERS}
 PERIOD = 1_000
 quick = settings(deadline=None, max_examples=60)
 
-RATES = st.builds(Rate, st.integers(1, 8), st.sampled_from([PERIOD, 997, 60]))
-PAUSES = st.one_of(st.sampled_from([0, 0, 1]), st.integers(0, 40), st.integers(0, 700))
-REQUESTS = st.lists(st.tuples(PAUSES, st.integers(0, 9), st.integers(0, 8)), max_size=25)
+RATES = st.builds(Rate, st.integers(1, 8), st.sampled_from([PERIOD, PERIOD, 997, 60]))
+# Many pauses are about a period, where a window forgets too early or a permit lives too long.
+PAUSES = st.one_of(
+    st.sampled_from([0, 0, 1, 900, 949, 951, 990, 999, 1_000, 1_001, 1_030, 1_090]),
+    st.integers(0, 40),
+    st.integers(0, 700),
+)
+REQUESTS = st.lists(
+    st.tuples(PAUSES, st.sampled_from([0, 1, 1, 1, 1, 2, 3, 9]), st.integers(0, 8)), max_size=25
+)
 
 
 def ask(
@@ -100,49 +107,21 @@ def worst(uses: list[int], period: int) -> int:
     return max((sum(end - period < use <= end for use in uses) for end in uses), default=0)
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "sliding_counter"])
-@quick
-@given(st.data(), RATES)
-def test_permits_taken_ahead_when_used_at_any_instant_keep_every_window(
-    name: str, data: st.DataObject, rate: Rate
-) -> None:
-    """Whoever uses the permits of a lease between now and its end: no window ever holds more than the limit."""
-    uses = [use for _, used in leased(name, data, rate, None) for use in used]
-    assert worst(uses, rate.period_us) <= rate.limit
+Spent = list[tuple[int, list[int]]]
+LEASES = st.lists(st.tuples(PAUSES, st.integers(1, 3), st.integers(0, 8)), min_size=5, max_size=25)
+FLOODS = [
+    pytest.param([(pause, 1, lease)] * count, id=f"{count} of {lease} every {pause}")
+    for pause, count in ((1, 400), (7, 300), (47, 60), (61, 50), (331, 12), (951, 6), (1_001, 6))
+    for lease in (2, 3, 8)
+]
 
 
-@quick
-@given(st.data(), RATES)
-def test_permits_of_a_fixed_window_when_used_at_any_instant_are_of_that_window(
-    data: st.DataObject, rate: Rate
-) -> None:
-    """No permit outlives the window that it was taken from, and none holds more than the limit."""
-    spent: dict[int, int] = {}
-    for start, used in leased("fixed_window", data, rate, None):
-        spent[start] = spent.get(start, 0) + len(used)
-        assert all(start <= use < start + rate.period_us for use in used)
-    assert max(spent.values(), default=0) <= rate.limit
-    assert all(later - start >= rate.period_us for start, later in pairwise(sorted(spent)))
-
-
-@pytest.mark.parametrize("name", METERS)
-@quick
-@given(st.data(), RATES, st.none() | st.integers(1, 9))
-def test_permits_of_a_meter_when_used_at_any_instant_keep_its_bound(
-    name: str, data: st.DataObject, rate: Rate, burst: int | None
-) -> None:
-    """In any interval pass at most the burst and what drains in it."""
-    uses = sorted(use for _, used in leased(name, data, rate, burst) for use in used)
-    fits = rate.limit if burst is None else burst
-    for i, start in enumerate(uses):
-        for j in range(i, len(uses)):
-            assert (j - i + 1 - fits) * rate.period_us <= (uses[j] - start) * rate.limit
-
-
-def leased(name: str, data: st.DataObject, rate: Rate, burst: int | None) -> list[tuple[int, list[int]]]:
-    """Run a timeline, and use what is granted at any instants until it ends: (start of a fixed window, uses)."""
-    now, state, granted = 10_000, None, []
-    for pause, cost, lease in data.draw(REQUESTS):
+def leased(
+    name: str, requests: list[tuple[int, int, int]], rate: Rate, burst: int | None, *, late: list[bool]
+) -> Spent:
+    """Run a timeline, and use each grant at once or at its very end, in turn: (start of a fixed window, uses)."""
+    now, state, spent = 10_000, None, []
+    for number, (pause, cost, lease) in enumerate(requests):
         now += pause
         state, outcome = ask(name, state, rate, now, cost, burst, lease)
         assert cost <= outcome.granted <= max(cost, lease) or not outcome.allowed
@@ -150,12 +129,49 @@ def leased(name: str, data: st.DataObject, rate: Rate, burst: int | None) -> lis
             ends = now
             if outcome.granted > cost:
                 ends = min(outcome.at_us, now + rate.period_us // 20)
-                assert ends <= outcome.at_us
-            uses = data.draw(
-                st.lists(st.integers(now, ends), min_size=outcome.granted, max_size=outcome.granted)
-            )
-            granted.append((getattr(state, "start_us", 0), uses))
-    return granted
+                assert name == "fixed_window" or ends == now + rate.period_us // 20
+            use = ends if late[number % len(late)] else now
+            spent.append((getattr(state, "start_us", 0), [use] * outcome.granted))
+    return spent
+
+
+def keep_their_bound(name: str, spent: Spent, rate: Rate, burst: int | None = None) -> None:
+    """Check what an algorithm promises of everything that was let through."""
+    uses = sorted(use for _, used in spent for use in used)
+    if name == "fixed_window":
+        starts = {start for start, _ in spent}
+        assert all(start <= use < start + rate.period_us for start, used in spent for use in used)
+        assert all(sum(len(used) for at, used in spent if at == start) <= rate.limit for start in starts)
+        assert all(later - start >= rate.period_us for start, later in pairwise(sorted(starts)))
+    elif name in METERS:
+        fits = rate.limit if burst is None else burst
+        for i, start in enumerate(uses):
+            for j in range(i + fits, len(uses)):
+                assert (j - i + 1 - fits) * rate.period_us <= (uses[j] - start) * rate.limit
+    else:
+        assert worst(uses, rate.period_us) <= rate.limit
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("requests", FLOODS)
+@pytest.mark.parametrize("late", [[True], [False, True]])
+def test_permits_taken_ahead_when_everybody_takes_them_keep_the_bound(
+    name: str, requests: list[tuple[int, int, int]], late: list[bool]
+) -> None:
+    """A flood that takes all it can and uses it at the worst instants: no window ever holds more than the limit."""
+    spent = leased(name, requests, Rate(5, PERIOD), None, late=late)
+    keep_their_bound(name, spent, Rate(5, PERIOD))
+    assert sum(len(used) for _, used in spent) >= 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+@quick
+@given(LEASES, RATES, st.none() | st.integers(1, 9), st.lists(st.booleans(), min_size=1, max_size=9))
+def test_permits_taken_ahead_when_used_at_any_instant_keep_the_bound(
+    name: str, requests: list[tuple[int, int, int]], rate: Rate, burst: int | None, late: list[bool]
+) -> None:
+    """Whoever uses the permits of a lease now or at its end: no window ever holds more than the limit."""
+    keep_their_bound(name, leased(name, requests, rate, burst, late=late), rate, burst)
 
 
 @quick
