@@ -264,7 +264,9 @@ def test_a_reply_when_it_comes_late_is_nobodys(fake: FakeServer) -> None:
     assert answered(1) == 8
 
 
-def test_a_reply_when_it_is_lost_is_not_asked_for_again(fake: FakeServer, valkey: Any) -> None:
+def test_a_reply_when_it_is_lost_is_not_asked_for_again(
+    fake: FakeServer, valkey: Any, point_at: Callable[..., None]
+) -> None:
     """C56: the script has run and its reply is lost: one command, one entry, and the failure policy."""
     key = new_key()
 
@@ -275,16 +277,19 @@ def test_a_reply_when_it_is_lost_is_not_asked_for_again(fake: FakeServer, valkey
     from ratelimit_app.store.scripts import script
 
     valkey.script_load(script("decide").text)
+    point_at(fake.url, 1.0)
     fake.answer = run_and_lose
     with pytest.raises(StoreUnavailable):
         decide(None, Asked(key, Rate(5, MINUTE)))
     assert (1, 1) == (len(fake.scripts), valkey.zcard(key))
 
 
-def test_a_script_when_lost_for_ever_is_sent_once(fake: FakeServer) -> None:
+def test_a_script_when_lost_for_ever_is_sent_once(fake: FakeServer, point_at: Callable[..., None]) -> None:
     """C123: NOSCRIPT is answered by one EVAL, and its failure is final."""
+    point_at(fake.url, 5.0)
     fake.answer = lambda command: b"-NOSCRIPT No matching script.\r\n"
-    unavailable()
+    with pytest.raises(StoreUnavailable):
+        decide(1)
     assert [b"EVALSHA", b"EVAL"] == [command[0] for command in fake.scripts]
 
 

@@ -73,7 +73,9 @@ async def test_many_tasks_when_they_share_a_connection_get_their_own_replies(val
     assert valkey.info("stats")["total_connections_received"] - before <= 1 + BESIDE
 
 
-async def test_a_reply_when_lost_is_not_asked_for_again(fake: FakeServer, valkey: Any) -> None:
+async def test_a_reply_when_lost_is_not_asked_for_again(
+    fake: FakeServer, valkey: Any, point_at: Callable[..., None]
+) -> None:
     """C56: the script has run and its reply is lost: one command, one entry."""
     key = new_key()
     valkey.script_load(script("decide").text)
@@ -82,6 +84,7 @@ async def test_a_reply_when_lost_is_not_asked_for_again(fake: FakeServer, valkey
         with suppress(Exception):
             valkey.execute_command(*command)
 
+    point_at(fake.url, 1.0)
     fake.answer = run_and_lose
     with pytest.raises(StoreUnavailable):
         await adecide(None, key, Rate(5, MINUTE))
@@ -97,10 +100,14 @@ async def test_a_script_when_flushed_is_sent_again_and_counted_once(valkey: Any)
     assert valkey.zcard(key) == 21
 
 
-async def test_a_script_when_lost_for_ever_is_sent_once(fake: FakeServer) -> None:
+async def test_a_script_when_lost_for_ever_is_sent_once(
+    fake: FakeServer, point_at: Callable[..., None]
+) -> None:
     """C123: NOSCRIPT is answered by one EVAL, and its failure is final."""
+    point_at(fake.url, 5.0)
     fake.answer = lambda command: b"-NOSCRIPT No matching script.\r\n"
-    await unavailable()
+    with pytest.raises(StoreUnavailable):
+        await adecide(1)
     assert [b"EVALSHA", b"EVAL"] == [command[0] for command in fake.scripts]
 
 
