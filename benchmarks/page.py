@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.contenders import ASYNC, ONE, REQUEST, THREE
+from benchmarks.results import reading
 from benchmarks.rounds import ADMITTED, AGAIN, DENIED
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def _asked(rows: list[dict[str, Any]], servers: dict[str, Any]) -> Iterator[str]
     for row in rows:
         for what, most in row["asked"].items():
             title = f"`{row['contender']}`, {row['outcome']}"
-            yield f"| {title} | {NAMES[what]} | at most {most} {TIMES} baseline | {row['ratio'][what]:.3f} |"
+            unit = "us" if what.endswith("_us") else f"{TIMES} baseline"
+            measure = NAMES[what.removesuffix("_us")]
+            yield f"| {title} | {measure} | at most {most} {unit} | {reading(row, what):.3f} |"
     for server, found in servers.items():
         for row in found.values():
             for to, least in row["asked"].items():

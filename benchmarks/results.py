@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).resolve().parent / "results.json"
 LIBRARIES = ("ratelimit-app", "django", "redis", "hiredis", "django-redis", "granian", "gunicorn")
-# What we hold ourselves to: ratios to the baseline of the same run, at most.
+# What we hold ourselves to, at most: ratios to the baseline of the same run, and where it says so microseconds.
 ASKED: dict[tuple[str, str], dict[str, float]] = {
     ("acquire", ADMITTED): {"wall": 0.85, "cpu": 0.70, "server": 1.05},
     ("acquire", DENIED): {"server": 1.15},
-    ("acquire", AGAIN): {"wall": 0.03},
+    ("acquire", AGAIN): {"wall": 0.03, "wall_us": 4.0},
     ("check(request)", ADMITTED): {"wall": 1.0},
     ("check(request), three rules and marks", ADMITTED): {"wall": 1.0, "cpu": 0.85, "server": 1.3},
     # Eight times the rate of redis-py's sync client.
     (f"aacquire, {AT_ONCE} at once", ADMITTED): {"wall": 0.125},
 }
+
+
+def reading(row: dict[str, Any], what: str) -> float:
+    """Give what a row has measured of something asked, as it was asked: a ratio, or microseconds."""
+    unit, measure = ("us", what.removesuffix("_us")) if what.endswith("_us") else ("ratio", what)
+    return float(row[unit][measure])
 
 
 def machine(server_version: str, peers: dict[str, str]) -> dict[str, Any]:

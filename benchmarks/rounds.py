@@ -112,38 +112,34 @@ class Rounds:
                 if contender.name not in self.failures:
                     self._pair(contender, counts=number >= 0, base_first=number % 2 == 0)
             self.meter.flush()
-        return [track for track in self.tracks.values() if track.samples]
+        tracks = self.tracks.values()
+        return [track for track in tracks if track.samples and track.contender.name not in self.failures]
 
     def _pair(self, contender: Contender, *, counts: bool, base_first: bool) -> None:
+        """Fill identities exactly to their limit, find them full once, and then as often again; each in turn."""
         order = [self.baseline, contender] if base_first else [contender, self.baseline]
-        samples = {}
-        for each in order:
+        self._run += len(order)
+        prefixes = {each: f"bench-r{self._run + place}" for place, each in enumerate(order)}
+        for outcome in OUTCOMES:
             try:
-                samples[each] = self._all(each)
+                samples = {each: self._sample(each, prefixes[each], outcome) for each in order}
             except Exception as error:
-                if each is self.baseline or each.ours:
+                if contender.ours:
                     raise
                 # A peer that breaks on this server or these versions is named, and the others are measured.
-                self.failures[each.name] = f"{type(error).__name__}: {error}"
+                self.failures[contender.name] = f"{type(error).__name__}: {error}"
                 return
-        if counts:
-            for place, outcome in enumerate(OUTCOMES):
-                self.tracks[contender.name, outcome].samples.append(samples[contender][place])
-                self.tracks[contender.name, outcome].bases.append(samples[self.baseline][place])
+            if counts:
+                self.tracks[contender.name, outcome].samples.append(samples[contender])
+                self.tracks[contender.name, outcome].bases.append(samples[self.baseline])
 
-    def _all(self, contender: Contender) -> list[Sample]:
-        """Fill every identity exactly to its limit, find it full once, and then as often again."""
-        self._run += 1
-        prefix = f"bench-r{self._run}"
-        found = []
-        for outcome in OUTCOMES:
-            tries = 1 if outcome == DENIED else LIMIT
-            things = [contender.make(prefix, n // tries) for n in range(self.calls * tries // LIMIT)]
-            sample = measure(self.meter, contender.decide, things)
-            if contender.ours or contender is self.baseline:
-                _require(contender.name, outcome, sample)
-            found.append(sample)
-        return found
+    def _sample(self, contender: Contender, prefix: str, outcome: str) -> Sample:
+        tries = 1 if outcome == DENIED else LIMIT
+        things = [contender.make(prefix, n // tries) for n in range(self.calls * tries // LIMIT)]
+        sample = measure(self.meter, contender.decide, things)
+        if contender.ours or contender is self.baseline:
+            _require(contender.name, outcome, sample)
+        return sample
 
 
 def _require(name: str, outcome: str, sample: Sample) -> None:

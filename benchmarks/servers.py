@@ -38,7 +38,11 @@ def server() -> Iterator[str]:
 
 
 def _require_empty(url: str) -> None:
-    if keys := redis.Redis.from_url(url).dbsize():
+    try:
+        keys = redis.Redis.from_url(url).dbsize()
+    except (redis.RedisError, ValueError) as error:
+        sys.exit(f"REDIS_URL={url!r} does not answer: {error}")
+    if keys:
         sys.exit(
             f"REDIS_URL names a database of {keys:,} keys: expected an empty one, as it is flushed between rounds. "
             "Name another database, such as redis://127.0.0.1:6379/9."
