@@ -281,7 +281,7 @@ def _meta_name(header: str) -> str:
 
 
 def _is_unlisted_proxy(address: Address, peer: str) -> bool:
-    return address.is_private and address not in conf.trusted_proxies and address == parse_address(peer)
+    return address == parse_address(peer) and address.is_private and address not in conf.trusted_proxies
 
 
 def _warn_once(what: str, message: str) -> None:

@@ -106,16 +106,18 @@ def add_headers(response: HttpResponseBase, memory: Memory) -> None:
     """
     denied, ours = memory.denied, response.__dict__.setdefault("_ratelimit_app", set())
     headers: dict[str, str] = {}
-    if is_shared(response):
+    shared = is_shared(response)
+    if shared:
         _take_back(response, ours)
     if denied is not None and response.status_code == STATUSES[denied.verdict]:
         headers |= denial_headers(denied)
-    ruling = None if memory.allowlisted else memory.ruling
-    if ruling is not None and conf.headers is not None and not is_shared(response):
+    told = conf.headers is not None and not (shared or memory.allowlisted)
+    if told and (ruling := memory.ruling) is not None:
         headers |= limit_headers(ruling, conf.headers)
+    written = response.headers
     for name, value in headers.items():
-        if name in ours or not response.has_header(name):
-            response.headers[name] = value
+        if name in ours or name not in written:
+            written[name] = value
             ours.add(name)
 
 
@@ -128,6 +130,8 @@ def _take_back(response: HttpResponseBase, ours: set[str]) -> None:
 
 def is_shared(response: HttpResponseBase) -> bool:
     """Whether a shared cache may keep the response, and would show one client's numbers to another."""
+    if "Cache-Control" not in response.headers:
+        return "Expires" in response.headers
     control = {
         part.strip().partition("=")[0].lower() for part in response.get("Cache-Control", "").split(",")
     }

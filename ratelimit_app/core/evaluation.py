@@ -142,7 +142,8 @@ def _question(ask: Ask, look: bool) -> tuple[Asked, ScriptCall | None]:
     marks = facts.mark_identities(snapshot, door.with_user)
     if memory.marks:
         marks = [identity for identity in marks if identity not in memory.marks]
-    bases = {identity: base(identity) for identity in marks}
+    bases = {identity: base(identity) for identity in marks}  # each once, whatever an identity is joined of
+    marks = tuple(bases)
     words = [start + MARK for start in bases.values()]
     demands: list[Demand] = []
     rule, identity, start = None, "", b""
