@@ -23,7 +23,7 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.decision import TEXTBOOK, server
+from decision import TEXTBOOK, server
 
 SIZES = (100, 128, 129, 1_000, 10_000)
 HOUR_US = 3_600_000_000
@@ -31,12 +31,9 @@ START_US = 1_800_000_000_000_000
 KEYS, TRIES = 20, 9
 
 
-def decide(client: redis.Redis, sha: str, key: str, limit: int, cost: int, now: int) -> None:
-    """Judge and charge one request of a sliding window. Exits when it is denied."""
-    spec = struct.pack("<BBBddddddd", 0, 0, 0, HOUR_US, limit, limit, cost, 0, 0, 0)
-    reply: Any = client.evalsha(sha, 1, key, spec, str(now))
-    if reply[0] != 0:
-        sys.exit(f"{cost} of {limit} at {now} was denied: the figures would mean nothing")
+def packed(limit: int) -> bytes:
+    """Write the call for one unit of a sliding window of an hour."""
+    return struct.pack("<BBBddddddd", 0, 0, 0, HOUR_US, limit, limit, 1, 0, 0, 0)
 
 
 def fill(client: redis.Redis, sha: str, key: str, size: int) -> None:
@@ -44,9 +41,9 @@ def fill(client: redis.Redis, sha: str, key: str, size: int) -> None:
     for start in range(0, size, 1_000):
         pipe: Any = client.pipeline(transaction=False)
         for n in range(start, min(start + 1_000, size)):
-            spec = struct.pack("<BBBddddddd", 0, 0, 0, HOUR_US, size, size, 1, 0, 0, 0)
-            pipe.evalsha(sha, 1, key, spec, str(START_US + n * 1_000))
-        pipe.execute()
+            pipe.evalsha(sha, 1, key, packed(size), str(START_US + n * 1_000))
+        if any(reply[0] for reply in pipe.execute()):
+            sys.exit(f"a unit within the limit of {size} was denied: the figures would mean nothing")
 
 
 def fill_textbook(client: redis.Redis, key: str, size: int) -> None:
@@ -89,7 +86,7 @@ def measure(client: redis.Redis, sha: str, textbook: str, size: int) -> dict[str
         for key in keys:
             start = spent(client)
             if name == "ours":
-                decide(client, sha, key, size, 1, late)
+                client.evalsha(sha, 1, key, packed(size), str(late))
             else:
                 client.evalsha(textbook, 1, key, late, HOUR_US, size, f"{late}-x")
             times.append(spent(client) - start)
