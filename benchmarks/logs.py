@@ -28,7 +28,7 @@ from decision import TEXTBOOK, server
 SIZES = (100, 128, 129, 1_000, 10_000)
 HOUR_US = 3_600_000_000
 START_US = 1_800_000_000_000_000
-KEYS, TRIES = 20, 9
+UNITS, TRIES = 20_000, 9
 
 
 def packed(limit: int) -> bytes:
@@ -72,7 +72,7 @@ def measure(client: redis.Redis, sha: str, textbook: str, size: int) -> dict[str
     prefix, row = uuid.uuid4().hex[:8], {"size": float(size)}
     late = START_US + HOUR_US + size * 1_000
     for name in ("ours", "textbook"):
-        keys = [f"bench:{prefix}:{name}:{n}" for n in range(max(KEYS if size < 5_000 else TRIES, TRIES))]
+        keys = [f"bench:{prefix}:{name}:{n}" for n in range(max(UNITS // size, TRIES))]
         before = used(client)
         for key in keys:
             if name == "ours":
