@@ -23,6 +23,42 @@ end
 local marks = string.byte(spec)
 local here = marks == 0 and 1 or call('EXISTS', unpack(KEYS))
 
+-- The common call: no function is made before it, since each costs as much as a step of it.
+if #spec == 59 then
+  local _, code, flags, period, limit, whole, cost, _, starts, ends = unpack_('<BBBddddddd', spec)
+  local key, n, gone = KEYS[#KEYS], 0, 0
+  if code == 0 and flags < 2 and limit <= 128 and whole <= 128 and starts == 0 and ends == 0 then
+    if here > 0 then
+      gone = attempt('ZREMRANGEBYSCORE', key, '-inf', now - period)
+      n = type(gone) == 'number' and call('ZCARD', key)
+    end
+    -- Where more exists than the log, it is a mark: that, and what is no ZSet, is for the general way.
+    if not n or (marks > 0 and here > (n + gone > 0 and 1 or 0)) then cost = 0 end
+    local slack = period <= 60000000 and period or 60000000 + floor(period / 20)
+    if cost > 0 and n + cost <= limit then
+      local first = now
+      if cost > 1 or call('ZADD', key, 'NX', now, now) == 0 then
+        local newest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2]
+        if newest and newest + 1 > now then first = newest + 1 end
+        for stamp = first, first + cost - 1 do call('ZADD', key, stamp, stamp) end
+      end
+      local reset = first + cost - 1 + period - now
+      call('PEXPIRE', key, ceil((reset + slack) / 1000))
+      return pack('<BBddBdddd', 0, 0, now, 0, 0, limit - n - cost, 0, reset, first)
+    elseif cost > 0 and n > 0 then
+      local reset, retry = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + period - now, -1
+      if cost <= limit then
+        -- Numbers become text at a price: the oldest, which is nearly always meant, has its text here.
+        local index = n + cost - limit - 1
+        if index == 0 then index = '0' end
+        retry = call('ZRANGE', key, index, index, 'WITHSCORES')[2] + period - now
+      end
+      if call('PTTL', key) * 1000 < reset then call('PEXPIRE', key, ceil((reset + slack) / 1000)) end
+      return pack('<BBddBdddd', 1 - flags, 0, now, 0, 1, max(limit - n, 0), retry, reset, now)
+    end
+  end
+end
+
 local function banned()
   local longest, at
   for i = 1, marks do
@@ -39,38 +75,4 @@ end
 local function life(us, period)
   local slack = period <= 60000000 and period or 60000000 + floor(period / 20)
   return min(ceil((us + slack) / 1000), 1e15)
-end
-
-if #spec == 59 then
-  local _, code, flags, period, limit, whole, cost, _, starts, ends = unpack_('<BBBddddddd', spec)
-  local key, n, gone = KEYS[#KEYS], 0, 0
-  if code == 0 and flags < 2 and limit <= 128 and whole <= 128 and starts == 0 and ends == 0 then
-    if here > 0 then
-      gone = attempt('ZREMRANGEBYSCORE', key, '-inf', now - period)
-      n = type(gone) == 'number' and call('ZCARD', key)
-    end
-    -- Where more exists than the log, it is a mark. What is no ZSet is for the general way.
-    if n and marks > 0 and here > (n + gone > 0 and 1 or 0) then
-      local reply = banned()
-      if reply then return reply end
-    end
-    if n and n + cost <= limit and cost > 0 then
-      local first = now
-      if cost > 1 or call('ZADD', key, 'NX', now, now) == 0 then
-        local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
-        if newest and newest + 1 > now then first = newest + 1 end
-        for stamp = first, first + cost - 1 do call('ZADD', key, stamp, stamp) end
-      end
-      local reset = first + cost - 1 + period - now
-      call('PEXPIRE', key, life(reset, period))
-      return pack('<BBddBdddd', 0, 0, now, 0, 0, limit - n - cost, 0, reset, first)
-    elseif n and n > 0 and cost > 0 then
-      local reset, retry = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + period - now, -1
-      if cost <= limit then
-        retry = call('ZRANGE', key, cost - limit - 1, cost - limit - 1, 'WITHSCORES')[2] + period - now
-      end
-      if call('PTTL', key) * 1000 < reset then call('PEXPIRE', key, life(reset, period)) end
-      return pack('<BBddBdddd', 1 - flags, 0, now, 0, 1, max(limit - n, 0), retry, reset, now)
-    end
-  end
 end
