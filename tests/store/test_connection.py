@@ -106,13 +106,13 @@ def test_errors_of_others_when_wrapped_stay_what_they_are() -> None:
 
 
 def test_a_connection_when_idle_for_long_is_polled_before_use(
-    valkey: Any, settings: Any, monkeypatch: Any
+    kill_clients: Callable[[], None], monkeypatch: Any
 ) -> None:
     """One that the server has closed meanwhile is replaced without a failure."""
     connections = connection.Connections("default")
     command = b"*1\r\n$4\r\nPING\r\n"
     assert execute(connections, command, 1) == b"PONG"
-    valkey.client_kill_filter(_type="normal", skipme=True)
+    kill_clients()
     monkeypatch.setattr(connection, "POLL_AFTER", 0.0)
     assert execute(connections, command, 1) == b"PONG"
     connections.close()

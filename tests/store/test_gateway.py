@@ -393,10 +393,10 @@ def test_calls_when_interrupted_anywhere_leave_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("idle", [0.0, 1.1])
-def test_connections_when_killed_cost_one_call_at_most(valkey: Any, idle: float) -> None:
+def test_connections_when_killed_cost_one_call_at_most(kill_clients: Callable[[], None], idle: float) -> None:
     """CLIENT KILL: one call at most is undecided, none once a connection has been idle for a second."""
     in_threads(4, lambda number: [decide(n + 1) for n in range(20)])
-    valkey.client_kill_filter(_type="normal", skipme=True)
+    kill_clients()
     time.sleep(idle)
     failures = 0
     for now in range(1, 20):

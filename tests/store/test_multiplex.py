@@ -360,10 +360,12 @@ async def test_a_timeout_of_the_callers_own_stays_the_callers(fake: FakeServer) 
             await adecide(1)
 
 
-async def test_a_connection_when_killed_fails_those_who_wait_and_no_more(valkey: Any) -> None:
+async def test_a_connection_when_killed_fails_those_who_wait_and_no_more(
+    kill_clients: Callable[[], None],
+) -> None:
     """CLIENT KILL: who waits is told, the next call has a new connection."""
     await adecide(1)
-    valkey.client_kill_filter(_type="normal", skipme=True)
+    kill_clients()
     replies = await asyncio.gather(*(adecide(n) for n in range(1, 20)), return_exceptions=True)
     assert all(isinstance(reply, (Reply, StoreUnavailable)) for reply in replies)
     replies = await asyncio.gather(*(adecide(n) for n in range(1, 20)))

@@ -46,10 +46,10 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
         yield mine, theirs
 
 
-def ask(wire: Wire, timeout: float = 5.0) -> Any:
+def ask(wire: Wire, timeout: float = 5.0, command: bytes = b"PING\r\n") -> Any:
     """Send a command that has so many seconds from now on."""
     now = time.monotonic()
-    return wire.exchange(b"PING\r\n", now + timeout, now)
+    return wire.exchange(command, now + timeout, now)
 
 
 @pytest.mark.parametrize("data", REPLIES)
@@ -130,6 +130,20 @@ def test_a_wire_when_nothing_comes_is_too_slow(pair: Any) -> None:
     for timeout in (0.02, 0.0, -1.0):
         with pytest.raises(TimeoutError, match=r"timed out|within STORE_TIMEOUT"):
             ask(wire, timeout)
+
+
+@pytest.mark.parametrize("size", [10, 10_000_000])
+def test_a_wire_when_the_time_was_used_up_before_is_too_slow(pair: Any, size: int) -> None:
+    """Short or long: a command whose time ran out on the way to the wire is too slow, and nothing else."""
+    wire, now = Wire(pair[0], 5.0), time.monotonic()
+    with pytest.raises(TimeoutError, match=r"timed out|within STORE_TIMEOUT"):
+        wire.exchange(b"x" * size, now - 5.0, now - 10.0)
+
+
+def test_a_wire_when_nobody_takes_a_long_command_is_too_slow(pair: Any) -> None:
+    """What fills the socket's buffers waits for room by the same deadline."""
+    with pytest.raises(TimeoutError, match=r"timed out|within STORE_TIMEOUT"):
+        ask(Wire(pair[0], 60.0), 0.05, b"x" * 10_000_000)
 
 
 def test_a_wire_when_a_reply_stops_half_way_is_too_slow(pair: Any) -> None:
