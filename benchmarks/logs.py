@@ -23,7 +23,8 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from decision import TEXTBOOK, server
+from benchmarks.contenders import TEXTBOOK
+from benchmarks.servers import server
 
 SIZES = (100, 128, 129, 1_000, 10_000)
 HOUR_US = 3_600_000_000

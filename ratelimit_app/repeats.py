@@ -40,7 +40,7 @@ def denied_again(door: Door, identity: str) -> Decision | None:
         return None
     local.denials.hit()
     offences.record(((denial.identity, part.rule.label),))
-    return again(denial, part, now, snapshot_cache.now_us)
+    return again(denial, part, now)
 
 
 def _is_alone(local: Local, denial: Denial, kind: str, mark: bytes) -> bool:

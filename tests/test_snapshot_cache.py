@@ -432,7 +432,7 @@ def test_a_change_when_made_here_is_forgotten_here_at_once_and_by_others(
     other = SnapshotCache()
     others = forgetting(other)
     other.refresh()
-    assert [{"user:1"}] == others
+    assert {"user:1"} in others
     with override_settings(CACHES=OFFLINE), pytest.raises(StoreUnavailable):
         cache.have_forgotten(["user:2"])
     assert {"user:2"} == told[-1]

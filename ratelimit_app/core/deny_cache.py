@@ -14,7 +14,8 @@ class Denial(NamedTuple):
     """
     Say what was denied: a rule's answer for one identity, or a ban (`definition` empty, `until` inf: for good).
 
-    `until` and `reset` are seconds on this process's monotonic clock. It holds for `cost` or a greater one, under
+    `until` and `reset` are seconds on this process's monotonic clock, and `epoch_us` is what makes the server's
+    microseconds of them, so that an instant of a local answer never comes after `until` by the server's clock. It holds for `cost` or a greater one, under
     the rule's `definition`, while none of `marks` (the blacklist marks found clean with it) is set.
     """
 
@@ -25,6 +26,7 @@ class Denial(NamedTuple):
     marks: frozenset[str]
     remaining: int
     reset: float
+    epoch_us: float = 0.0
 
 
 class Counters(NamedTuple):

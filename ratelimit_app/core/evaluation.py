@@ -56,7 +56,7 @@ def _decide(ask: Ask) -> Flow:  # noqa: C901, PLR0911 - the whole order on one s
     asked, call = _question(ask, look)
     if call is None:
         return NO_RULE
-    if not look and (known := recall(ask.world.local(), asked, ask.world.now_us)) is not None:
+    if (known := recall(ask.world.local(), asked, ask.world.now_us)) is not None:
         memory.remember((), known)
         return known
     if plan.leased and not look:
@@ -159,7 +159,7 @@ def _question(ask: Ask, look: bool) -> tuple[Asked, ScriptCall | None]:
     else:
         told = plan.argument(len(marks), door.units, look)
     words += [demand.key for demand in demands]
-    asked = Asked(marks, words, demands, world.clock(), world.local().denials.generation)
+    asked = Asked(marks, words, demands, world.clock(), world.local().denials.generation, look)
     return asked, _call(ask, asked, told) if words else None
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ratelimit_app.core.permits import Permit, Permits
 
 _SECOND = 1_000_000
+LIVES = 20  # a permit lives this part of its period, at most
 
 
 class Drawn(NamedTuple):
@@ -54,14 +55,16 @@ class Drawn(NamedTuple):
             start += ROW
             if not demand.leased or state != PASSED:
                 continue
+            life_us = min(at - row[2], demand.part.rate.period_us // LIVES)
             lease = Lease(
                 demand,
-                until=asked.at + (at - row[2]) / _SECOND,
+                until=asked.at + life_us / _SECOND,
                 left=int(granted) - demand.cost,
-                next_us=int(at) + demand.cost,
+                next_us=int(at),
                 remaining=int(remaining),
                 reset=asked.at + reset / _SECOND,
             )
+            lease.next_us += demand.cost * lease.stride
             permits.put(lease)
 
 

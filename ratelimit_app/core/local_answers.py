@@ -41,7 +41,7 @@ class Asked(NamedTuple):
     A question to Redis, and what the process knew when it was made.
 
     `words`: the keys of the marks, and then of the demands. `at`: seconds on the process's own clock.
-    `generation`: of the deny cache.
+    `generation`: of the deny cache. `look`: a look is neither answered from memory nor remembered.
     """
 
     marks: Sequence[str]
@@ -49,41 +49,33 @@ class Asked(NamedTuple):
     demands: list[Demand]
     at: float
     generation: int
+    look: bool = False
 
 
 def recall(local: Local, asked: Asked, clock_us: Callable[[], int]) -> Decision | None:
     """Answer without Redis, None where only Redis knows; `clock_us`: the Redis clock as the process knows it."""
-    if local.penalties is None and not local.denials.holds_any(asked.words):
+    if asked.look or (local.penalties is None and not local.denials.holds_any(asked.words)):
         return None
     find, now = local.denials.find, asked.at
     for identity, key in zip(asked.marks, asked.words, strict=False):
         ban = find(key, now)
         if ban is not None:
             return _banned(identity, ban.until - now)
-    held: list[tuple[Demand, tuple[float, int, float]]] = []
-    for demand in asked.demands:
-        said = _held(local, demand, asked)
-        if said[0] > now:
-            held.append((demand, said))
-    return _denied(local, held, now, clock_us()) if held else None
-
-
-def _denied(
-    local: Local, held: list[tuple[Demand, tuple[float, int, float]]], now: float, now_us: int
-) -> Decision:
-    row: list[float] = [DENIED, 0, now_us, 0]
-    for demand, (until, remaining, reset) in held:
-        row += (OVER, remaining, (until - now) * _SECOND, (reset - now) * _SECOND, now_us)
-        if local.penalties is not None:
+    held = [(demand, row) for demand in asked.demands if (row := _held(local, demand, asked, clock_us))]
+    if not held:
+        return None
+    if local.penalties is not None:
+        for demand, _ in held:
             local.penalties.note(_box(demand), now, demand.identity)
-    return judged(tuple(row), [demand for demand, _ in held], look=False)
+    rows = sum((row for _, row in held), ())
+    return judged((DENIED, 0, 0, 0, *rows), [demand for demand, _ in held], look=False)
 
 
 def _banned(identity: str, left: float) -> Decision:
     return blocked(identity, NEVER if left == inf else max(round(left * _SECOND), 1), 0)
 
 
-def again(denial: Denial, part: Part, now: float, clock_us: Callable[[], int]) -> Decision:
+def again(denial: Denial, part: Part, now: float) -> Decision:
     """Say once more what a denial of one rate alone says; what it takes to tell results waits for who asks."""
     rule = part.rule
     fields = {
@@ -96,29 +88,36 @@ def again(denial: Denial, part: Part, now: float, clock_us: Callable[[], int]) -
         "retry_after": denial.until - now,
         "reset_after": denial.reset - now,
         "identity": denial.identity,
-        "tell": partial(_tell_again, denial, part, now, clock_us),
+        "tell": partial(_tell_again, denial, part, now),
     }
     return quick(Decision, fields)
 
 
-def _tell_again(denial: Denial, part: Part, now: float, clock_us: Callable[[], int]) -> Any:
+def _tell_again(denial: Denial, part: Part, now: float) -> Any:
     demand = Demand(part, denial.identity, b"", int(denial.cost))
-    said = (OVER, denial.remaining, (denial.until - now) * _SECOND, (denial.reset - now) * _SECOND)
-    return tell((DENIED, 0, 0, 0, *said, clock_us()), [demand], charged=False)
+    return tell((DENIED, 0, 0, 0, *_row(denial, now)), [demand], charged=False)
 
 
-def _held(local: Local, demand: Demand, asked: Asked) -> tuple[float, int, float]:
-    """Give until when a demand is denied for certain, what remains, and when its log is empty."""
-    part, until, remaining, reset = demand.part, 0.0, 0, 0.0
-    if part.rule.shadow:
-        return 0.0, 0, 0.0
+def _row(denial: Denial, now: float) -> tuple[float, ...]:
+    """Write a denial as the script would: its instant is that of the reply, and what has passed since then."""
+    retry, reset = (denial.until - now) * _SECOND, (denial.reset - now) * _SECOND
+    return OVER, denial.remaining, retry, reset, denial.epoch_us + now * _SECOND
+
+
+def _held(local: Local, demand: Demand, asked: Asked, clock_us: Callable[[], int]) -> tuple[float, ...]:
+    """Give what the script would say of a demand that is denied for certain; nothing where nobody knows."""
+    if demand.part.rule.shadow:
+        return ()
+    row: tuple[float, ...] = ()
     denial = local.denials.find(demand.key, asked.at)
     if denial is not None and _answers(denial, demand, asked.marks):
-        until, remaining, reset = denial.until, denial.remaining, denial.reset
-    if local.penalties is not None:
-        boxed = local.penalties.boxed_until(_box(demand), asked.at) or 0.0
-        until, reset = max(until, boxed), max(reset, boxed)
-    return until, remaining, reset
+        row = _row(denial, asked.at)
+    boxed = None if local.penalties is None else local.penalties.boxed_until(_box(demand), asked.at)
+    if boxed is None:
+        return row
+    left = (boxed - asked.at) * _SECOND
+    _, remaining, retry, reset, at = row or (OVER, 0, 0.0, 0.0, clock_us())
+    return OVER, remaining, max(retry, left), max(reset, left), at
 
 
 def _box(demand: Demand) -> bytes:
@@ -136,7 +135,7 @@ def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
 
 def learn(local: Local, asked: Asked, reply: bytes) -> None:
     """Remember what a reply that denies says of the time to come."""
-    if not reply[0]:
+    if asked.look or not reply[0]:
         return
     row = unpack(reply, len(asked.demands))
     if row[0] == BANNED:
@@ -159,6 +158,13 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
             until, empty = asked.at + wait / _SECOND, asked.at + reset / _SECOND
             part = demand.part
             denial = Denial(
-                until, demand.cost, part.definition, demand.identity, marks, int(remaining), empty
+                until,
+                demand.cost,
+                part.definition,
+                demand.identity,
+                marks,
+                int(remaining),
+                empty,
+                row[2] - asked.at * _SECOND,
             )
             local.denials.put(demand.key, denial, asked.generation)

@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratelimit_app.core.algorithms import CODES
 from ratelimit_app.core.calls import charge_of
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ratelimit_app.core.decision import Charge
 
 MAX_LEASES = 10_000
+LOG = CODES["sliding_window"]
 
 
 @dataclass(slots=True)
@@ -28,7 +30,8 @@ class Lease:
     What is left of the permits of one key.
 
     `until`, `reset`: seconds on the process's own clock: void then, and all that is counted has left then.
-    `next_us`: the stamp of the next permit. `remaining`: of the limit, when they were taken.
+    `next_us`: the stamp of the next permit; in a log each has its own, elsewhere all have one (`stride` 1 or 0).
+    `remaining`: of the limit, when they were taken.
     """
 
     demand: Demand
@@ -37,6 +40,11 @@ class Lease:
     next_us: int
     remaining: int
     reset: float
+
+    @property
+    def stride(self) -> int:
+        """How far the stamps of two permits are apart, in microseconds."""
+        return 1 if self.demand.part.code == LOG else 0
 
     def is_for(self, demand: Demand) -> bool:
         """Whether these permits were taken for what is asked now."""
@@ -71,7 +79,7 @@ class Permits:
             lease = self._leases.get(demand.key)
             if lease is None or lease.until <= now or lease.left < demand.cost or not lease.is_for(demand):
                 return None
-            first, lease.next_us = lease.next_us, lease.next_us + demand.cost
+            first, lease.next_us = lease.next_us, lease.next_us + demand.cost * lease.stride
             lease.left -= demand.cost
             return Permit(first, lease.remaining + lease.left, lease.reset)
 
@@ -79,7 +87,7 @@ class Permits:
         """Take units back that were handed out for nothing: another rule has denied the request."""
         with self._lock:
             lease = self._leases.get(demand.key)
-            if lease is not None and lease.next_us == permit.first_us + demand.cost:
+            if lease is not None and lease.next_us == permit.first_us + demand.cost * lease.stride:
                 lease.next_us, lease.left = permit.first_us, lease.left + demand.cost
             else:
                 self._unused.append(charge_of(demand, permit.first_us, demand.cost))

@@ -535,8 +535,8 @@ def test_offences_when_a_request_is_denied_are_of_the_rules_that_denied(
     assert expected == offences_of(make())
 
 
-def test_offences_when_an_identity_is_joined_count_for_each_part() -> None:
-    """`user+ip` makes an offence of the user and one of the address."""
+def test_offences_when_an_identity_is_joined_are_of_the_whole() -> None:
+    """`user+ip` is one offence; the buffer counts it for the user and for the address."""
 
     class Joined(StubFacts):
         def rule_identity(self, rule: Rule) -> str:
@@ -544,7 +544,7 @@ def test_offences_when_an_identity_is_joined_count_for_each_part() -> None:
             return f"{USER}+{IP}"
 
     decision, _ = decide(ask(rule(), facts=Joined()), reply(OVER, verdict=1))
-    assert {(USER, "grab"), (IP, "grab")} == offences_of(decision)
+    assert {(f"{USER}+{IP}", "grab")} == offences_of(decision)
 
 
 def test_a_refund_when_written_names_each_charge() -> None:

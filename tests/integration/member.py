@@ -39,10 +39,11 @@ def status_at(at: int, address: str) -> int:
     """Serve a request at a time, to the microsecond."""
     from django.test import Client
 
-    from ratelimit_app import snapshot_cache
+    from ratelimit_app import doors
 
-    snapshot_cache.now_us = lambda: at
-    snapshot_cache.frozen_now = lambda: at
+    doors._World.now_us = staticmethod(lambda: at)
+    doors._World.frozen_now = staticmethod(lambda: at)
+    doors._World.clock = staticmethod(lambda: at / 1_000_000)
     return Client(REMOTE_ADDR=address).get("/plain/").status_code
 
 
