@@ -36,7 +36,7 @@ def denied_again(door: Door, identity: str) -> Decision | None:
     if denial is None or door.look or not _is_alone(local, denial, kind, mark):
         return None
     part = plan.parts[0]
-    if denial.definition != part.definition or denial.cost > door.units:
+    if denial.definition != part.definition or denial.cost != door.units:
         return None
     local.denials.hit()
     offences.record(((denial.identity, part.rule.label),))

@@ -126,9 +126,15 @@ def _box(demand: Demand) -> bytes:
 
 
 def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
+    """
+    Whether a denial holds for a demand: for its cost, or for a greater one that could ever pass.
+
+    Of a greater one it tells the least that has to be waited.
+    """
+    part, cost = demand.part, demand.cost
     return (
-        denial.definition == demand.part.definition
-        and demand.cost >= denial.cost
+        denial.definition == part.definition
+        and (denial.cost == cost or denial.cost < cost <= part.most)
         and denial.marks.issuperset(marks)
     )
 

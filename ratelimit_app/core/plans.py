@@ -31,7 +31,8 @@ class Part(NamedTuple):
 
     What others of its group hold is left out of a window's limit, and of a meter's burst: a meter drains by its limit.
 
-    `name`: the end of its key, behind the identity's. `cost`: of a request that is worth one unit. `definition`: all that the script is
+    `name`: the end of its key, behind the identity's. `cost`: of a request that is worth one unit. `most`: what a
+    request may cost and pass. `definition`: all that the script is
     told of it but the cost: what was decided under one definition says nothing under another.
     """
 
@@ -40,6 +41,7 @@ class Part(NamedTuple):
     code: int
     name: bytes
     cost: int
+    most: int
     definition: bytes
 
 
@@ -96,7 +98,7 @@ def _part(rule: Rule, rate: Rate, name: bytes) -> Part:
     definition = _RULE.pack(
         code, flags, rate.period_us, limit, burst, 0, rule.lease, rule.starts_us, rule.ends_us
     )
-    return Part(rule, rate, code, b":" + name, rule.cost, definition)
+    return Part(rule, rate, code, b":" + name, rule.cost, burst if code in METERS else limit, definition)
 
 
 def argument(marks: int, asked: Sequence[tuple[Part, int, bool]], look: bool) -> bytes:

@@ -69,9 +69,15 @@ class Pair:
             process.local().denials.forget([identity])
 
 
-def told(decision: Decision) -> tuple[Any, ...]:
-    """Give what a caller is told of a decision by one rule."""
+def told(decision: Decision, cost: int = 1) -> tuple[Any, ...]:
+    """
+    Give what a caller is told of a decision by one rule.
+
+    The wait for more than one unit may come from the denial of one: then it is the least that has to be waited.
+    """
     retry = decision.retry_after
+    if retry is not None and cost > 1:
+        retry = 0.0
     return (
         decision.verdict,
         decision.reason,
@@ -120,7 +126,8 @@ def _run(pair: Pair, steps: list[tuple[Any, ...]], second: Rule | None) -> int:
             assert other.verdict == one.verdict
             room_us = pair.clock.us + round((other.retry_after or 0) * SECOND)
             if second is None and len(pair.rules[0].rates) == 1:
-                assert told(one) == told(other)
+                assert told(one, step[2]) == told(other, step[2])
+                assert (one.retry_after or 0) <= (other.retry_after or 0) + 2e-6
         elif step[0] == "wait":
             pair.clock.us += step[1]
         elif step[0] == "wait_for_room":
