@@ -60,6 +60,7 @@ class SnapshotCache:
         self._notices = notices.Reader()
         self._wish: Wish | None = None
         self._presence.forget()
+        self._periodic.wake()  # who knows nothing does not wait for the next tick
 
     def after_fork(self) -> None:
         """Give a child locks of its own; what its parent knew is still true."""

@@ -34,8 +34,9 @@ def told(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
 
 
 @pytest.fixture
-def cache() -> SnapshotCache:
-    """Give a process's cache of its own, which refreshes only when told to."""
+def cache(monkeypatch: pytest.MonkeyPatch) -> SnapshotCache:
+    """Give a process's cache of its own, which refreshes only when told to; the process's real one rests."""
+    monkeypatch.setattr(snapshot_cache._cache, "refresh", lambda: None)
     made = SnapshotCache()
     made._periodic.start = lambda: None  # type: ignore[method-assign]
     return made

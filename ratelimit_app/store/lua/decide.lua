@@ -59,6 +59,62 @@ if #spec == 59 then
   end
 end
 
+-- Several such rules that all pass, one unit each; long logs too, while no more than one unit has expired. Whatever is
+-- otherwise is left as it was, but for what had expired, and begins anew in the general way.
+local RULE = '<BBddddddd'
+if #spec > 59 then
+  local at, seen, counts, sizes, periods, wholes = 2, 0, {}, {}, {}, {}
+  for i = 1, #KEYS - marks do
+    local code, flags, period, limit, whole, cost, _, starts, ends, after = unpack_(RULE, spec, at)
+    if code > 0 or flags > 0 or cost ~= 1 or starts > 0 or ends > 0 then counts = nil break end
+    local key, n, gone = KEYS[marks + i], 0, 0
+    if limit > whole then whole = limit end
+    if here > 0 then
+      if whole <= 128 then
+        gone = attempt('ZREMRANGEBYSCORE', key, '-inf', now - period)
+        n = type(gone) == 'number' and call('ZCARD', key)
+      else
+        n = attempt('LLEN', key)
+        if type(n) ~= 'number' then
+          n = nil
+        elseif n > 0 then
+          local oldest, second = tonumber(call('LINDEX', key, '0')), n > 1 and tonumber(call('LINDEX', key, '1'))
+          if not oldest or second == nil or (second and second <= now - period) then
+            n = nil
+          elseif oldest <= now - period then
+            call('LTRIM', key, '1', '-1')
+            n, gone = n - 1, 1
+          end
+        end
+      end
+    end
+    if not n or n >= limit then counts = nil break end
+    if n + gone > 0 then seen = seen + 1 end
+    counts[i], sizes[i], periods[i], wholes[i] = n, limit, period, whole
+    at = after
+  end
+  if counts and (marks == 0 or here == seen) then
+    local reply = pack('<BBdd', 0, 0, now, 0)
+    for i = 1, #counts do
+      local key, n, period, first = KEYS[marks + i], counts[i], periods[i], now
+      if wholes[i] > 128 then
+        local newest = n > 0 and (tonumber(call('LINDEX', key, '-1')) or 0) + 1
+        if newest and newest > now then first = newest end
+        call('RPUSH', key, first)
+      elseif call('ZADD', key, 'NX', now, now) == 0 then
+        local newest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 1
+        if newest > now then first = newest end
+        call('ZADD', key, first, first)
+      end
+      local reset = first + period - now
+      local slack = period <= 60000000 and period or 60000000 + floor(period / 20)
+      call('PEXPIRE', key, ceil((reset + slack) / 1000))
+      reply = reply .. pack('<Bdddd', 0, sizes[i] - n - 1, 0, reset, first)
+    end
+    return reply
+  end
+end
+
 local function banned()
   local longest, at
   for i = 1, marks do

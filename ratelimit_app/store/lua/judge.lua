@@ -1,6 +1,5 @@
 -- Purpose: look at all rules, then at the marks where there may be one, then charge all rules or none.
 -- KEYS, ARGV, Returns: the end of the script that decide.lua begins.
-local RULE = '<BBddddddd'
 local rules, seen, denied = #KEYS - marks, 0, false
 local state, form, n, room, texts, dirty = {}, {}, {}, {}, {}, {}
 
