@@ -30,7 +30,8 @@ from ratelimit_app.core.snapshot import EMPTY, Snapshot
 from ratelimit_app.signals import request_denied
 from ratelimit_app.store.gateway import gateway
 
-MAX_PLANS = 10_000
+MAX_PLANS = 2_000
+MAX_PATH = 512
 RETURN_INTERVAL = 0.2
 NO_SNAPSHOT = Decision(
     False, Verdict.UNAVAILABLE, Reason.STORE_UNAVAILABLE, retry_after=RETRY_UNAVAILABLE, degraded=True
@@ -55,10 +56,13 @@ _world = _World()
 
 def give_back(now: float | None = None) -> None:
     """Give back the permits that are void at `now` (seconds on the process's clock), None: by now. Raises nothing."""
-    charges = local_cache.local().permits.unused(snapshot_cache.clock() if now is None else now)
+    local = local_cache.local()
+    charges = local.permits.unused(snapshot_cache.clock() if now is None else now)
     if charges:
         with suppress(StoreUnavailable):  # What cannot be given back leaves its window by itself.
             gateway().call(refund_call(charges, snapshot_cache.frozen_now()))
+        for charge in charges:
+            local.denials.discard(charge.key)
 
 
 _returning = Periodic("permits", give_back, lambda: RETURN_INTERVAL)
@@ -121,7 +125,7 @@ def _plan(facts: Any, door: Door, snapshot: Snapshot) -> Plan:
         plan = Plan((*rules, *door.beside), keys)
         if len(plans) >= MAX_PLANS:
             plans.clear()
-        if not door.beside:
+        if not door.beside and len(facts.route.path) <= MAX_PATH:
             plans[place] = plan
     return plan
 

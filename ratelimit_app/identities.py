@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
-from ratelimit_app.core.asking import Memory
+from ratelimit_app.core.asking import Memory, question
 from ratelimit_app.core.entries import is_written
-from ratelimit_app.core.identity import parse_custom, split
+from ratelimit_app.core.identity import kind_of, parse_custom, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratelimit_app.core.rules import Rule
+    from ratelimit_app.core.asking import Door, Question
+    from ratelimit_app.core.plans import Plan
     from ratelimit_app.core.snapshot import Snapshot
 
 _READABLE = frozenset({"user", "device", "view", "key"})
@@ -45,20 +46,22 @@ class IdentityFacts:
         """Nothing: all is known."""
         return ()
 
-    def rule_identity(self, rule: Rule) -> str:
-        """The identity itself."""
-        return self.identity
+    def question(self, plan: Plan, snapshot: Snapshot, door: Door) -> Question:
+        """Give the marks, the keys and the demands of these rules: the same for all calls of an identity."""
+        return _question(self.given, plan, snapshot.marked_kinds, door.units)
 
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Sequence[str]:
+    def marks(self, kinds: frozenset[str]) -> Sequence[str]:
         """Its parts that may be blacklisted."""
         identity = self.identity
-        if "+" in identity:
-            return [part for part in split(identity) if snapshot.is_marked(part)]
-        if not snapshot.is_marked(identity):
-            return ()
+        parts = [part for part in split(identity) if kind_of(part) in kinds]
         address = self.address
-        whole = identity if address is None else f"ip:{address}"
-        return (identity,) if whole == identity else (identity, whole)
+        return parts if not parts or address is None else [*parts, f"ip:{address}"]
+
+
+@lru_cache(maxsize=16_384)
+def _question(given: str, plan: Plan, kinds: frozenset[str], units: int) -> Question:
+    facts = IdentityFacts(given)
+    return question(plan, units, facts.marks(kinds), lambda _: facts.identity)
 
 
 def canonical(identity: str) -> str:

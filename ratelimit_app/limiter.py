@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ratelimit_app.core.asking import Door
 from ratelimit_app.core.calls import NO_RULE, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Decision
 from ratelimit_app.core.plans import Plan
-from ratelimit_app.core.rates import parse_rates
+from ratelimit_app.core.rates import MAX_LIMIT, parse_rates
 from ratelimit_app.core.rules import Rule, check_limits
 from ratelimit_app.doors import pass_door
 from ratelimit_app.identities import IdentityFacts, canonical
@@ -43,12 +44,12 @@ async def acheck(request: Any, *, scope: str | None = None, cost: int = 1) -> De
 
 @lru_cache(maxsize=1_024, typed=True)
 def _check_door(scope: str | None, cost: int) -> Door:
-    return Door(sender=check, scope=scope or "", units=_whole(cost))
+    return Door(sender=check, scope=scope or "", units=_whole(cost), look=cost == 0)
 
 
 def _whole(cost: int) -> int:
-    if type(cost) is not int or cost < 0:
-        msg = f"cost={cost!r} is not a cost: expected a whole number from 0. 0 looks without charging."
+    if type(cost) is not int or not 0 <= cost <= MAX_LIMIT:
+        msg = f"cost={cost!r} is not a cost: expected a whole number from 0 to {MAX_LIMIT:,}. 0 looks without charging."
         raise ValueError(msg)
     return cost
 
@@ -61,8 +62,8 @@ def _door(  # noqa: PLR0913, PLR0917 - what the four functions take
     if type(group) is not str or not group:
         msg = f"group={group!r}: expected a name for what is limited, such as 'login'."
         raise ValueError(msg)
-    if burst is not None and (type(burst) is not int or burst < 1):
-        msg = f"burst={burst!r}: expected a whole number from 1, or None for the rate's own limit."
+    if burst is not None and (type(burst) is not int or not 1 <= burst <= MAX_LIMIT):
+        msg = f"burst={burst!r}: expected a whole number from 1 to {MAX_LIMIT:,}, or None for the rate's own limit."
         raise ValueError(msg)
     _whole(cost)
     rates = parse_rates(rate)
@@ -163,17 +164,24 @@ async def arefund(decision: Decision) -> int:
     return int(await engine.arun(_refund(decision)))
 
 
+_refunding = threading.Lock()
+
+
 def _refund(decision: Decision) -> Any:
-    charges = [charge for charge in decision.charges if not charge.refunded]
+    with _refunding:
+        charges = [charge for charge in decision.charges if not charge.refunded]
+        for charge in charges:
+            charge.refunded = True
     if not charges:
         return 0
-    for charge in charges:
-        charge.refunded = True
-        local_cache.local().denials.discard(charge.key)
     try:
         return (yield refund_call(charges, snapshot_cache.frozen_now()))
     except StoreUnavailable:
         return 0
+    finally:
+        # Afterwards: a denial that was on its way meanwhile does not know of the room.
+        for charge in charges:
+            local_cache.local().denials.discard(charge.key)
 
 
 def reset(identity: str) -> int:

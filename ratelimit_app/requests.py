@@ -18,7 +18,7 @@ from ratelimit_app.core.addresses import (
     parse_address,
     peer_client,
 )
-from ratelimit_app.core.asking import Memory
+from ratelimit_app.core.asking import Memory, question
 from ratelimit_app.core.identity import Source, join, observed
 from ratelimit_app.exceptions import BodyTooLarge
 from ratelimit_app.routing import route_of
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
+    from ratelimit_app.core.asking import Door, Question
     from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.matching import Route
+    from ratelimit_app.core.plans import Plan
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
 
@@ -194,6 +196,11 @@ class RequestFacts:
         if source.kind == "field" and not rule.shadow and is_too_large(self.request):
             msg = f"The rule {rule.name!r} counts by {source}: the body is over {max_body()} bytes."
             raise BodyTooLarge(msg)
+
+    def question(self, plan: Plan, snapshot: Snapshot, door: Door) -> Question:
+        """Give the marks, the keys and the demands of these rules."""
+        marks = self.mark_identities(snapshot, door.with_user)
+        return question(plan, door.units, marks, self.rule_identity)
 
     def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Sequence[str]:
         """Give the identities of this request that may have a blacklist mark."""

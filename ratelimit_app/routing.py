@@ -15,12 +15,17 @@ from ratelimit_app.core.matching import Route, canonical_path
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
+MAX_PATH = 512
+
 
 def route_of(request: HttpRequest) -> Route:
     """Give the route of a request, before or after Django has resolved it."""
     urlconf = getattr(request, "urlconf", None) or settings.ROOT_URLCONF
     language = get_language() if _speaks(urlconf) else None
-    return _route(urlconf, request.path_info, language)
+    path = request.path_info
+    # What only an attacker would write is not remembered: it would fill the memory.
+    look_up = _route if len(path) <= MAX_PATH else _route.__wrapped__
+    return look_up(urlconf, path, language)
 
 
 @lru_cache(maxsize=128)

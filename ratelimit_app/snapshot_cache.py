@@ -178,8 +178,12 @@ class SnapshotCache:
     def _load(self) -> None:
         body: Any = client().hget(conf.keys.snapshot, "body")
         table = self._snapshot.networks if self._snapshot else EMPTY.networks
+        before = self._snapshot
         try:
             self._snapshot = load(body or b"null", table, self._report)
+            if before is not None and before.rules != self._snapshot.rules:
+                # A rule that is changed, and changed back, must not find what it denied in between forgotten logs.
+                self.forgotten(None)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._report("the snapshot", error)
 

@@ -145,10 +145,12 @@ class travel(TestContextDecorator):  # noqa: N801
     def enable(self) -> None:
         """Go there."""
         snapshot_cache.travel(self._seconds)
+        local_cache.forget(None)
 
     def disable(self) -> None:
         """Come back."""
         snapshot_cache.travel(-self._seconds)
+        local_cache.forget(None)
 
 
 try:

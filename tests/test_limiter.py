@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from copy import copy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from ratelimit_app import (
     arefund,
     areset,
     check,
+    local_cache,
     offences,
     peek,
     refund,
@@ -272,3 +274,42 @@ def test_copied_identity_is_the_one_it_was_copied_from(rules: Any, raw: str) -> 
     shown = acquire(raw, "1/m", group="g").identity
     assert not peek(shown, "1/m", group="g").allowed
     assert reset(shown) == 1
+
+
+@pytest.mark.parametrize(
+    "asked", [{"cost": 10**400}, {"cost": -1}, {"burst": 10**400}, {"burst": "x"}, {"group": []}]
+)
+def test_acquire_when_a_number_is_beyond_all_limits_says_so(asked: dict[str, Any]) -> None:
+    """A ValueError that names the value, not an error of whatever packs it."""
+    with pytest.raises(ValueError, match=r"cost=|burst=|group="):
+        acquire("user:1", "5/m", **({"group": "g"} | asked))
+
+
+def test_a_decision_when_copied_is_refunded_once() -> None:
+    """Copies share their charges, read or not; so do threads that ask at once."""
+    decision = acquire("user:copied", "5/m", group="copied", algorithm="fixed_window")
+    other = copy(decision)
+    assert [1, 0, 0] == [refund(decision), refund(other), refund(decision)]
+    assert 5 == peek("user:copied", "5/m", group="copied", algorithm="fixed_window").remaining
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["sliding_window", "token_bucket", "gcra", "fixed_window", "sliding_counter"]
+)
+def test_every_algorithm_when_full_denies_again_without_redis_until_a_refund(algorithm: str) -> None:
+    """Denied again is no call; a refund in this process is seen at once."""
+    taken = acquire("user:again", "2/h", group=algorithm, algorithm=algorithm)
+    acquire("user:again", "2/h", group=algorithm, algorithm=algorithm)
+    assert not acquire("user:again", "2/h", group=algorithm, algorithm=algorithm).allowed
+    hits = local_cache.local().denials.counters().hits
+    denied = acquire("user:again", "2/h", group=algorithm, algorithm=algorithm)
+    assert (False, hits + 1) == (denied.allowed, local_cache.local().denials.counters().hits)
+    assert ["user:again"] == [result.identity for result in denied.results]
+    assert 1 == refund(taken)
+    assert acquire("user:again", "2/h", group=algorithm, algorithm=algorithm).allowed
+
+
+def test_a_leaky_bucket_when_it_admits_tells_how_to_smooth(travel: Any) -> None:
+    """Three at once of one each second: the second may wait one second, the third two."""
+    decisions = [acquire("user:leaky", "3/3s", group="leaky", algorithm="leaky_bucket") for _ in range(3)]
+    assert [0, 1, 2] == [round(decision.delay) for decision in decisions]

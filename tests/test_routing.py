@@ -8,6 +8,7 @@ from django.test import RequestFactory, override_settings
 from django.urls import include, path
 from django.utils import translation
 
+from ratelimit_app import routing
 from ratelimit_app.core.matching import Route
 from ratelimit_app.routing import route_of
 from tests import views
@@ -95,3 +96,11 @@ def test_a_route_when_the_urlconf_changes_is_not_an_old_one() -> None:
 def test_a_path_when_hostile_has_a_route(url: str) -> None:
     """No bytes in a path become an error of ours."""
     assert "" == route(url).view_name
+
+
+def test_a_path_when_it_is_absurdly_long_is_not_remembered() -> None:
+    """Paths that only an attacker writes fill no memory."""
+    before = routing._route.cache_info().currsize
+    for number in range(20):
+        assert "" == routing.route_of(RequestFactory().get("/" + "x" * 600 + str(number))).view_name
+    assert before == routing._route.cache_info().currsize

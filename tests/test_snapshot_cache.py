@@ -477,3 +477,16 @@ def test_a_process_when_it_ticks_tells_what_it_holds_by_the_clock_of_redis(
     assert [("e:1", "e:3")] == [(one.version, one.networks) for one in processes()]
     cache.leave()
     assert [] == processes()
+
+
+def test_a_rule_when_changed_and_changed_back_finds_nothing_denied(cache: SnapshotCache, valkey: Any) -> None:
+    """Its log may have been cut in between: what was denied before is no knowledge any more."""
+    publish(valkey, "e:1", GRAB)
+    told = forgetting(cache)
+    cache.refresh()
+    publish(valkey, "e:2", GRAB)
+    cache.refresh()
+    assert [] == told
+    publish(valkey, "e:3", GRAB | {"rate": "7/h"})
+    cache.refresh()
+    assert [None] == told

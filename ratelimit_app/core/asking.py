@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.calls import Demand, StoreUnavailable
 from ratelimit_app.core.decision import Charge, Decision, RuleResult, Verdict, ruling
+from ratelimit_app.core.keys import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ratelimit_app.core.addresses import Address
     from ratelimit_app.core.local_answers import Local
@@ -44,11 +45,12 @@ class Facts(Protocol):
 
     def user_identity(self) -> str | None: ...
 
-    def mark_identities(self, snapshot: Snapshot, with_user: bool) -> Sequence[str]: ...
-
-    def rule_identity(self, rule: Rule) -> str: ...
+    def question(self, plan: Plan, snapshot: Snapshot, door: Door) -> Question: ...
 
     def unknown(self, facts: Sequence[str]) -> Sequence[str]: ...
+
+
+Question = tuple["Sequence[str]", list[bytes], list[Demand]]
 
 
 class Memory:
@@ -153,3 +155,21 @@ class Ask(NamedTuple):
     plan: Plan
     snapshot: Snapshot
     world: World
+
+
+def question(plan: Plan, units: int, marks: Sequence[str], identity_of: Callable[[Rule], str]) -> Question:
+    """Give the marks, each once, the keys of all that is looked at, and what is to be judged."""
+    base = plan.keys.base
+    bases = {identity: base(identity) for identity in marks}
+    words = [start + MARK for start in bases.values()]
+    demands: list[Demand] = []
+    rule, identity, start = None, "", b""
+    for part in plan.parts:
+        if part.rule is not rule:
+            rule = part.rule
+            identity = identity_of(rule)
+            start = bases.get(identity) or base(identity)
+        key = start + part.name
+        words.append(key)
+        demands.append(Demand(part, identity, key, part.cost * units))
+    return tuple(bases), words, demands

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.core.access_lists import NEVER
-from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Verdict, quick
+from ratelimit_app.core.decision import Charge, Decision, Reason, RuleResult, Telling, Verdict, quick
 from ratelimit_app.core.plans import LEAKY
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
     if row[0] > DENIED or passed != (chosen < 0 or row[chosen] == PASSED):
         msg = f"verdict {row[0]} is not that of the rules"
         raise ValueError(msg)
-    fields: dict[str, Any] = {"tell": partial(tell, row, demands, passed and not look)}
+    fields: dict[str, Any] = {"tell": Telling(tell, row, demands, passed and not look)}
     if chosen < 0:
         return quick(Decision, fields | {"allowed": True, "verdict": _ALLOWED, "reason": Reason.NO_RULE})
     demand = demands[(chosen - ROWS) // ROW]
@@ -119,6 +119,8 @@ def judged(row: tuple[Any, ...], demands: list[Demand], look: bool) -> Decision:
 
 def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
     """Find the row that describes the request, as `ruling` does among results; below 0 when none does."""
+    if len(demands) == 1 and row[ROWS] == PASSED and isfinite(sum(row[ROWS:])):
+        return -1 if demands[0].part.rule.shadow else ROWS
     chosen, heaviest, at = -1, _LIGHTEST, ROWS
     for demand in demands:
         state, remaining, retry, reset, stamp = row[at : at + ROW]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 _new = object.__new__
@@ -122,6 +122,23 @@ class Decision:
     def ruling(self) -> RuleResult | None:
         """The result of the rule that decided: the longest wait, else the smallest part of its limit left."""
         return ruling(self.results)
+
+
+class Telling:
+    """Results and charges that are written out once, however many threads and copies of a decision ask for them."""
+
+    __slots__ = ("_asked", "_told", "_write")
+
+    def __init__(self, write: Callable[..., Any], *asked: Any) -> None:
+        self._write, self._asked = write, asked
+        self._told: list[Any] = []
+
+    def __call__(self) -> Any:
+        """Give the results and the charges."""
+        if not self._told:
+            # Of several that write at once the first one counts: appending is one step.
+            self._told.append(self._write(*self._asked))
+        return self._told[0]
 
 
 class _Told:

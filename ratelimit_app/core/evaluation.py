@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.asking import Ask, Memory, Need, Uncountable
-from ratelimit_app.core.calls import NO_RULE, Demand, ScriptCall, StoreUnavailable, blocked, read_reply
+from ratelimit_app.core.calls import NO_RULE, ScriptCall, StoreUnavailable, blocked, read_reply
 from ratelimit_app.core.decision import Decision, Reason, Verdict
-from ratelimit_app.core.keys import MARK
 from ratelimit_app.core.leasing import draw
 from ratelimit_app.core.local_answers import Asked, learn, recall
 from ratelimit_app.core.plans import argument
@@ -23,7 +22,8 @@ from ratelimit_app.core.plans import argument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratelimit_app.core.plans import Part
+    from ratelimit_app.core.calls import Demand
+    from ratelimit_app.core.plans import Part, Plan
 
 RETRY_UNAVAILABLE = 1.0
 
@@ -138,27 +138,13 @@ def _banned_network(ask: Ask) -> Decision | None:
 def _question(ask: Ask, look: bool) -> tuple[Asked, ScriptCall | None]:
     """Give what is to be judged, and the one call that asks for it; None where there is nothing to ask."""
     facts, door, plan, snapshot, world = ask
-    memory, base = facts.memory, plan.keys.base
-    marks = facts.mark_identities(snapshot, door.with_user)
-    if memory.marks:
-        marks = [identity for identity in marks if identity not in memory.marks]
-    bases = {identity: base(identity) for identity in marks}  # each once, whatever an identity is joined of
-    marks = tuple(bases)
-    words = [start + MARK for start in bases.values()]
-    demands: list[Demand] = []
-    rule, identity, start = None, "", b""
-    for part in plan.parts:
-        if part.rule is not rule:
-            rule = part.rule
-            identity = facts.rule_identity(rule)
-            start = bases.get(identity) or base(identity)
-        demands.append(Demand(part, identity, start + part.name, part.cost * door.units))
-    if memory.decisions:
-        demands = list(_left(demands, memory.charged()))
+    memory = facts.memory
+    marks, words, demands = facts.question(plan, snapshot, door)
+    if memory.marks or memory.decisions:
+        marks, words, demands = _left(memory, plan, marks, demands)
         told = argument(len(marks), list(_told(demands)), look)
     else:
         told = plan.argument(len(marks), door.units, look)
-    words += [demand.key for demand in demands]
     asked = Asked(marks, words, demands, world.clock(), world.local().denials.generation, look)
     return asked, _call(ask, asked, told) if words else None
 
@@ -168,12 +154,19 @@ def _call(ask: Ask, asked: Asked, told: bytes) -> ScriptCall:
     return ScriptCall("decide", asked.words, [told] if frozen is None else [told, b"%d" % frozen])
 
 
-def _left(demands: list[Demand], charged: dict[bytes, int]) -> Iterable[Demand]:
-    """Give what earlier doors have not charged yet."""
+def _left(
+    memory: Memory, plan: Plan, marks: Sequence[str], demands: list[Demand]
+) -> tuple[Sequence[str], list[bytes], list[Demand]]:
+    """Leave out the marks that earlier doors have looked at, and what they have charged."""
+    charged = memory.charged()
+    marks = [identity for identity in marks if identity not in memory.marks]
+    left = []
     for demand in demands:
         cost = demand.cost - charged.get(demand.key, 0)
         if cost > 0 or not demand.cost:
-            yield demand._replace(cost=max(cost, 0))
+            left.append(demand._replace(cost=max(cost, 0)))
+    words = [plan.keys.mark(identity) for identity in marks]
+    return marks, words + [demand.key for demand in left], left
 
 
 def _unavailable(ask: Ask, marks: Sequence[str], demands: list[Demand]) -> Decision:

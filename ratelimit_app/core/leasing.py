@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratelimit_app.core.calls import PASSED, ROW, ROWS, judged, read_reply, unpack
+from ratelimit_app.core.decision import Verdict
+from ratelimit_app.core.local_answers import LIVES
 from ratelimit_app.core.permits import Lease
 
 if TYPE_CHECKING:
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from ratelimit_app.core.permits import Permit, Permits
 
 _SECOND = 1_000_000
-LIVES = 20  # a permit lives this part of its period, at most
 
 
 class Drawn(NamedTuple):
@@ -22,6 +24,7 @@ class Drawn(NamedTuple):
 
     taken: list[tuple[Demand, Permit]]
     rest: Asked
+    generation: int
 
     def judge(self, reply: object, now_us: int) -> Decision:
         """Decide by the reply and the permits together. Raises StoreUnavailable for a reply that is none."""
@@ -29,7 +32,7 @@ class Drawn(NamedTuple):
         row: tuple[float, ...] = (0, 0, now_us, 0)
         if asked.words:
             decision = read_reply(reply, asked.marks, asked.demands, look=False)
-            if not (self.taken and decision.results):
+            if not self.taken or decision.verdict is Verdict.BLOCKED:
                 return decision
             row = unpack(reply, len(asked.demands))  # type: ignore[arg-type]
         for _, permit in self.taken:
@@ -65,18 +68,20 @@ class Drawn(NamedTuple):
                 reset=asked.at + reset / _SECOND,
             )
             lease.next_us += demand.cost * lease.stride
-            permits.put(lease)
+            permits.put(lease, self.generation)
 
 
 def draw(permits: Permits, asked: Asked) -> Drawn:
     """Take permits for the demands that have some, and prepare to ask for the rest and for more."""
     taken, rest = [], []
+    counts = Counter(demand.key for demand in asked.demands)
     for demand in asked.demands:
-        permit = permits.take(demand, asked.at) if demand.part.rule.lease else None
+        # Rules of a group that take turns share a key; which of them is awake only Redis knows.
+        leases = bool(demand.part.rule.lease) and counts[demand.key] == 1
+        permit = permits.take(demand, asked.at) if leases else None
         if permit is not None:
             taken.append((demand, permit))
         else:
-            leased = bool(demand.part.rule.lease) and permits.claim(demand.key)
-            rest.append(demand._replace(leased=leased))
+            rest.append(demand._replace(leased=leases and permits.claim(demand.key)))
     words = [*asked.words[: len(asked.marks)], *(demand.key for demand in rest)]
-    return Drawn(taken, asked._replace(words=words, demands=rest))
+    return Drawn(taken, asked._replace(words=words, demands=rest), permits.generation)

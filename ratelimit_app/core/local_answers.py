@@ -7,13 +7,12 @@ Redis would say. Until then only a refund, a reset or an unblock can make room, 
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.calls import BANNED, DENIED, OVER, ROW, ROWS, Demand, blocked, judged, tell, unpack
-from ratelimit_app.core.decision import Decision, Reason, Verdict, quick
+from ratelimit_app.core.decision import Decision, Reason, Telling, Verdict, quick
 from ratelimit_app.core.deny_cache import Denial
 
 if TYPE_CHECKING:
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
     from ratelimit_app.core.plans import Part
 
 _SECOND = 1_000_000
+LIVES = 20  # a permit lives this part of its period, at most
+NEVER_PASSES_US = (
+    60 * _SECOND
+)  # what can never pass is asked for again after this time, so that no denial stays for ever
 _LIMITED, _EXCEEDED = Verdict.LIMITED, Reason.OVER_LIMIT
 
 
@@ -85,22 +88,24 @@ def again(denial: Denial, part: Part, now: float) -> Decision:
         "rule": rule.name,
         "limit": part.rate.limit,
         "remaining": denial.remaining,
-        "retry_after": denial.until - now,
-        "reset_after": denial.reset - now,
+        "retry_after": denial.until - now if denial.cost <= part.most else None,
+        "reset_after": max(denial.reset - now, 0.0),
         "identity": denial.identity,
-        "tell": partial(_tell_again, denial, part, now),
+        "tell": Telling(_tell_again, denial, part, now),
     }
     return quick(Decision, fields)
 
 
 def _tell_again(denial: Denial, part: Part, now: float) -> Any:
     demand = Demand(part, denial.identity, b"", int(denial.cost))
-    return tell((DENIED, 0, 0, 0, *_row(denial, now)), [demand], charged=False)
+    return tell((DENIED, 0, 0, 0, *_row(denial, part, now)), [demand], charged=False)
 
 
-def _row(denial: Denial, now: float) -> tuple[float, ...]:
+def _row(denial: Denial, part: Part, now: float) -> tuple[float, ...]:
     """Write a denial as the script would: its instant is that of the reply, and what has passed since then."""
-    retry, reset = (denial.until - now) * _SECOND, (denial.reset - now) * _SECOND
+    retry, reset = (denial.until - now) * _SECOND, max((denial.reset - now) * _SECOND, 0.0)
+    if denial.cost > part.most:
+        retry = -1
     return OVER, denial.remaining, retry, reset, denial.epoch_us + now * _SECOND
 
 
@@ -111,13 +116,22 @@ def _held(local: Local, demand: Demand, asked: Asked, clock_us: Callable[[], int
     row: tuple[float, ...] = ()
     denial = local.denials.find(demand.key, asked.at)
     if denial is not None and _answers(denial, demand, asked.marks):
-        row = _row(denial, asked.at)
+        row = _row(denial, demand.part, asked.at)
     boxed = None if local.penalties is None else local.penalties.boxed_until(_box(demand), asked.at)
-    if boxed is None:
+    if boxed is None or 0 < demand.part.rule.ends_us <= clock_us():
         return row
     left = (boxed - asked.at) * _SECOND
     _, remaining, retry, reset, at = row or (OVER, 0, 0.0, 0.0, clock_us())
     return OVER, remaining, max(retry, left), max(reset, left), at
+
+
+def _certain(part: Part, retry: float, now_us: float) -> float:
+    """Give the microseconds that a denial is certain for; `retry` below 0: it never can pass."""
+    rule, wait = part.rule, retry if retry >= 0 else NEVER_PASSES_US
+    if rule.ends_us:
+        wait = min(wait, rule.ends_us - now_us)
+    # Permits of other processes may come back when their lease ends.
+    return min(wait, part.rate.period_us / LIVES) if rule.lease else wait
 
 
 def _box(demand: Demand) -> bytes:
@@ -158,8 +172,7 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
             continue
         if local.penalties is not None:
             local.penalties.note(_box(demand), asked.at, demand.identity)
-        ends_us = demand.part.rule.ends_us
-        wait = min(retry, ends_us - row[2]) if ends_us else retry
+        wait = _certain(demand.part, retry, row[2])
         if wait > 0:
             until, empty = asked.at + wait / _SECOND, asked.at + reset / _SECOND
             part = demand.part

@@ -63,6 +63,7 @@ class Permits:
     """The leases of one process. Everything takes a lock for an instant."""
 
     def __init__(self) -> None:
+        self.generation = 0
         self._leases: dict[bytes, Lease] = {}
         self._asking: set[bytes] = set()
         self._unused: list[Charge] = []
@@ -105,9 +106,11 @@ class Permits:
         with self._lock:
             self._asking.discard(key)
 
-    def put(self, lease: Lease) -> None:
-        """Keep permits that were taken; what was left of earlier ones goes back."""
+    def put(self, lease: Lease, generation: int) -> None:
+        """Keep permits that were asked for in this `generation`; what was left of earlier ones goes back."""
         with self._lock:
+            if generation != self.generation:
+                return
             self._void(self._leases.pop(lease.demand.key, None))
             if lease.left:
                 self._leases[lease.demand.key] = lease
@@ -132,6 +135,7 @@ class Permits:
     def forget(self, identities: Collection[str]) -> None:
         """Hand out no more of what was taken for these identities: their counts have been reset."""
         with self._lock:
+            self.generation += 1
             for key, lease in list(self._leases.items()):
                 if lease.demand.identity in identities:
                     del self._leases[key]
@@ -139,4 +143,6 @@ class Permits:
     def clear(self) -> None:
         """Hand out no more of anything."""
         with self._lock:
+            self.generation += 1
             self._leases.clear()
+            self._unused.clear()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 DEFAULT_OFFENCE_TTL = 3_600
+MAX_MARKED = 200  # kinds of marks that are looked at: the script counts them in a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Snapshot:
     def __post_init__(self) -> None:
         parts = (kind.partition(":") for kind in sorted(self.marked_kinds))
         sources = tuple(Source(kind, name) for kind, _, name in parts if name or kind not in NAMED_KINDS)
-        object.__setattr__(self, "mark_sources", sources)
+        object.__setattr__(self, "mark_sources", sources[:MAX_MARKED])
 
     def allows_address(self, address: Address | None, now_us: int) -> bool:
         """Whether the allowlist has this address."""

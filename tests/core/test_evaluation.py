@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
-from ratelimit_app.core.asking import Ask, Door, Memory, Need
+from ratelimit_app.core.asking import Ask, Door, Memory, Need, Question, question
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Charge, Decision, Reason, Verdict
 from ratelimit_app.core.deny_cache import DenyCache
@@ -51,6 +51,11 @@ class StubFacts:
     def unknown(self, facts: Sequence[str]) -> Sequence[str]:
         """Everything, until the flow has asked."""
         return () if self.learned else facts
+
+    def question(self, plan: Plan, snapshot: Snapshot, door: Door) -> Question:
+        """The marks, the keys and the demands of these rules."""
+        marks = self.mark_identities(snapshot, door.with_user)
+        return question(plan, door.units, marks, self.rule_identity)
 
     def rule_identity(self, rule: Rule) -> str:
         """The user where the rule needs one, else the address."""

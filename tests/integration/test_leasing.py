@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +15,9 @@ from ratelimit_app.core.decision import Verdict
 from ratelimit_app.core.rules import Rule, rule_from_dict
 from ratelimit_app.store.gateway import gateway
 from tests.integration.driven import Clock, Process, new_keys
+
+if TYPE_CHECKING:
+    from ratelimit_app.core.local_answers import Local
 
 SECOND = 1_000_000
 LIMIT, LEASE = 40, 4
@@ -125,5 +128,48 @@ def test_permits_when_the_key_is_reset_are_not_used(valkey: Any) -> None:
     process = Process(Clock(), new_keys())
     process.ask("global", rule())
     process.local().permits.forget(["global"])
+    process.ask("global", rule())
+    assert 2 == process.calls
+
+
+def test_a_request_when_permits_answer_its_rule_is_charged_all_the_same(valkey: Any) -> None:
+    """With a mark to look at a call is made without the rule: the decision has its result, its charge and its rule."""
+    process = Process(Clock(), new_keys())
+    sale = rule(key="user")
+    process.ask("user:1", sale)
+    decision = process.ask("user:1", sale)
+    assert ("sale", 1, 1) == (decision.rule, len(decision.results), len(decision.charges))
+    valkey.set(process.keys.mark("user:1"), 0)
+    process.local().denials.forget(["user:1"])
+    assert process.ask("user:1", sale).verdict is Verdict.BLOCKED
+
+
+def test_a_denial_when_the_rule_leases_is_remembered_for_a_lease_at_most(valkey: Any) -> None:
+    """Permits of others may come back when their lease ends."""
+    clock, keys = Clock(), new_keys()
+    process, idle = Process(clock, keys), Process(clock, keys)
+    hourly = rule(rate=f"{LIMIT}/h")
+    idle.ask("global", hourly)
+    while process.ask("global", hourly).allowed:
+        pass
+    clock.us += 180 * SECOND
+    assert LEASE - 1 == give_back(idle)
+    assert process.ask("global", hourly).allowed
+
+
+def test_permits_when_asked_for_before_a_reset_are_not_kept_after_it(valkey: Any) -> None:
+    """A lease that was on its way when its key was reset is counted nowhere."""
+    process = Process(Clock(), new_keys())
+    permits = process.local().permits
+    local = process.local
+
+    def reset() -> Local:
+        """The reset comes while the call is on its way."""
+        if process.calls == 1:
+            permits.forget(["global"])
+        return local()
+
+    process.local = reset  # type: ignore[method-assign]
+    process.ask("global", rule())
     process.ask("global", rule())
     assert 2 == process.calls

@@ -245,3 +245,36 @@ def test_the_penalty_box_when_full_answers_though_there_is_room(valkey: Any) -> 
     assert process.ask("user:1", rule(rate="2/s")).allowed  # whoever changes the rule begins anew
     clock.us += 299 * SECOND
     assert process.ask("user:1", limited).allowed
+
+
+def test_a_limit_of_nothing_when_known_costs_no_call(valkey: Any) -> None:
+    """A door that is shut denies a flood by itself, and never tells anybody to wait."""
+    pair = Pair(valkey)
+    pair.rules = (rule(rate="0/s"),)
+    for _ in range(3):
+        one, other = pair.ask("user:1", 1)
+        assert told(one) == told(other)
+        assert (False, None) == (one.allowed, one.retry_after)
+    assert 1 == pair.remembering.calls
+
+
+def test_the_penalty_box_when_its_rule_is_over_is_open(valkey: Any) -> None:
+    """Nobody is boxed for a rule that has ended."""
+    clock = Clock()
+    process = Process(clock, new_keys(), penalties=PenaltyBox(100, Terms(2, 10.0, 300.0)))
+    limited = rule(rate="1/h", ends_us=clock.now_us + 5 * SECOND)
+    assert [True, False, False] == [process.ask("user:1", limited).allowed for _ in range(3)]
+    clock.us += 6 * SECOND
+    assert process.ask("user:1", limited).allowed
+
+
+def test_a_look_when_the_denial_is_known_asks_redis(valkey: Any) -> None:
+    """Who looks is told what Redis has; and what a look is told is not remembered."""
+    process = Process(Clock(), new_keys())
+    limited = rule(rate="1/h")
+    process.ask("user:1", limited)
+    assert not process.ask("user:1", limited, look=True).allowed
+    process.ask("user:1", limited)
+    calls = process.calls
+    assert not process.ask("user:1", limited, look=True).allowed
+    assert calls + 1 == process.calls
