@@ -49,6 +49,7 @@ class SnapshotCache:
         """Know nothing, as at the start of a process."""
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
+        self._is_held = False  # by Redis, when it was last asked
         self._networks_version = ""
         self._clock_offset = time.time() - time.monotonic()
         self._tried = threading.Event()
@@ -145,10 +146,13 @@ class SnapshotCache:
         with self._lock, unavailable():
             version, networks = self._ask()
             if version is None:
-                # Redis has lost its data: what it denied before, it would not deny now.
-                self.forgotten(None)
+                if self._is_held:
+                    # Redis has lost its data: what it denied before, it would not deny now.
+                    self._is_held = False
+                    self.forgotten(None)
                 self._have_published()
                 return None
+            self._is_held = True
             if self._snapshot is None or self._snapshot.version != version.decode():
                 self._load()
             if self._snapshot and networks is not None and self._networks_version != networks.decode():

@@ -490,3 +490,16 @@ def test_a_rule_when_changed_and_changed_back_finds_nothing_denied(cache: Snapsh
     publish(valkey, "e:3", GRAB | {"rate": "7/h"})
     cache.refresh()
     assert [None] == told
+
+
+def test_a_flushed_redis_when_noticed_is_told_once(cache: SnapshotCache, valkey: Any) -> None:
+    """What it denied before, it would not deny now; one that never had a snapshot has lost nothing."""
+    told = forgetting(cache)
+    cache.refresh()
+    assert [] == told
+    publish(valkey)
+    cache.refresh()
+    valkey.flushall()
+    cache.refresh()
+    cache.refresh()
+    assert [None] == told
