@@ -166,22 +166,23 @@ def _result(demand: Demand, said: tuple[Any, ...]) -> RuleResult:
     if part.code == LEAKY and passed and rate.limit:
         # What was in the bucket before it: all that is there now, without its own.
         delay = max(reset - demand.cost * rate.period_us / rate.limit, 0.0) / 1_000_000
-    return RuleResult(
-        rule=rule.name,
-        identity=demand.identity,
-        allowed=passed,
-        verdict=_ALLOWED if passed else _LIMITED,
-        reason=_WITHIN if passed else _EXCEEDED,
-        limit=rate.limit,
-        period=rate.period,
-        remaining=int(remaining),
-        retry_after=0.0 if passed else None if retry < 0 else retry / 1_000_000,
-        reset_after=reset / 1_000_000,
-        at=int(at),
-        shadow=rule.shadow,
-        label=rule.label,
-        delay=delay,
-    )
+    fields = {
+        "rule": rule.name,
+        "identity": demand.identity,
+        "allowed": passed,
+        "verdict": _ALLOWED if passed else _LIMITED,
+        "reason": _WITHIN if passed else _EXCEEDED,
+        "limit": rate.limit,
+        "period": rate.period_us / 1_000_000,
+        "remaining": int(remaining),
+        "retry_after": 0.0 if passed else None if retry < 0 else retry / 1_000_000,
+        "reset_after": reset / 1_000_000,
+        "at": int(at),
+        "shadow": rule.shadow,
+        "label": rule.label,
+        "delay": delay,
+    }
+    return quick(RuleResult, fields)
 
 
 def blocked(identity: str, expires_us: int, now_us: int) -> Decision:
