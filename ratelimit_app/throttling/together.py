@@ -96,11 +96,21 @@ def _decide(throttle: Member, facts: RequestFacts, request: Any, view: Any, clai
     return shared.decision
 
 
+def _throttles(view: Any) -> Any:
+    """Give the throttles of a view; of one that has a single throttle, which is asking already, none."""
+    get_throttles = getattr(type(view), "get_throttles", None)
+    # By name: DRF's views import the project's throttles, and so us.
+    is_usual = getattr(get_throttles, "__module__", "") == "rest_framework.views"
+    if get_throttles is None or (is_usual and len(view.throttle_classes) == 1):
+        return ()
+    return view.get_throttles()
+
+
 def _decide_all(throttle: Member, facts: RequestFacts, request: Any, view: Any, claim: Claim) -> Decision:
     shared = facts.throttling = Together(view)
     try:
         shared.add(claim)
-        for other in view.get_throttles() if hasattr(type(view), "get_throttles") else ():
+        for other in _throttles(view):
             if isinstance(other, Member) and not iscoroutinefunction(other.allow_request):
                 other.allow_request(request, view)
         shared.decision = engine.run(pass_door(facts, shared.door(type(throttle))), facts)

@@ -24,9 +24,11 @@ local marks = string.byte(spec)
 local here = marks == 0 and 1 or call('EXISTS', unpack(KEYS))
 
 -- The common call: no function is made before it, since each costs as much as a step of it.
+local several = #spec > 59
 if #spec == 59 then
   local _, code, flags, period, limit, whole, cost, _, starts, ends = unpack_('<BBBddddddd', spec)
   local key, n, gone = KEYS[#KEYS], 0, 0
+  several = limit > 128 or whole > 128
   if code == 0 and flags < 2 and limit <= 128 and whole <= 128 and starts == 0 and ends == 0 then
     if here > 0 then
       gone = attempt('ZREMRANGEBYSCORE', key, '-inf', now - period)
@@ -59,10 +61,10 @@ if #spec == 59 then
   end
 end
 
--- Several such rules that all pass, one unit each; long logs too, while no more than one unit has expired. Whatever is
+-- Several such rules that all pass, one unit each, and long logs, while no more than one unit has expired. Whatever is
 -- otherwise is left as it was, but for what had expired, and begins anew in the general way.
 local RULE = '<BBddddddd'
-if #spec > 59 then
+if several then
   local at, seen, counts, sizes, periods, wholes = 2, 0, {}, {}, {}, {}
   for i = 1, #KEYS - marks do
     local code, flags, period, limit, whole, cost, _, starts, ends, after = unpack_(RULE, spec, at)
