@@ -80,12 +80,17 @@ if several then
         if type(n) ~= 'number' then
           n = nil
         elseif n > 0 then
-          local oldest, second = tonumber(call('LINDEX', key, '0')), n > 1 and tonumber(call('LINDEX', key, '1'))
-          if not oldest or second == nil or (second and second <= now - period) then
+          local oldest = tonumber(call('LINDEX', key, '0'))
+          if not oldest then
             n = nil
           elseif oldest <= now - period then
-            call('LTRIM', key, '1', '-1')
-            n, gone = n - 1, 1
+            local second = n > 1 and tonumber(call('LINDEX', key, '1'))
+            if second == nil or (second and second <= now - period) then
+              n = nil
+            else
+              call('LTRIM', key, '1', '-1')
+              n, gone = n - 1, 1
+            end
           end
         end
       end
@@ -96,14 +101,14 @@ if several then
     at = after
   end
   if counts and (marks == 0 or here == seen) then
-    local reply = pack('<BBdd', 0, 0, now, 0)
+    local reply, text = pack('<BBdd', 0, 0, now, 0), string.format('%.0f', now)
     for i = 1, #counts do
       local key, n, period, first = KEYS[marks + i], counts[i], periods[i], now
       if wholes[i] > 128 then
         local newest = n > 0 and (tonumber(call('LINDEX', key, '-1')) or 0) + 1
         if newest and newest > now then first = newest end
         call('RPUSH', key, first)
-      elseif call('ZADD', key, 'NX', now, now) == 0 then
+      elseif call('ZADD', key, 'NX', text, text) == 0 then
         local newest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 1
         if newest > now then first = newest end
         call('ZADD', key, first, first)
