@@ -74,13 +74,13 @@ local function current(v, units, code, period, limit, burst)
   if code == 1 then
     v = v and v[1] == 1 and v or { 1, now, min(units, whole) }
     if v[2] <= now - period or v[3] == 0 then v = { 1, now, 0 } end
-    return v, limit - v[3], units > 0
+    return v, limit - v[3], min(units, whole) > 0
   end
   if code == 2 then
     local part = ceil(period / 10)
     local own = v and v[1] == 2
     local to = moved(own and v or { 2, part, floor(now / part), 0, min(units, whole), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, part)
-    return to, limit - total(to), units > 0 or (own and v[2] ~= part)
+    return to, limit - total(to), min(units, whole) > 0 or (own and v[2] ~= part)
   end
   local unit, drain = scale(period, limit)
   local capacity = limit > 0 and burst * unit or 0
