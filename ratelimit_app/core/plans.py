@@ -98,7 +98,9 @@ def _part(rule: Rule, rate: Rate, name: bytes) -> Part:
     definition = _RULE.pack(
         code, flags, rate.period_us, limit, burst, 0, rule.lease, rule.starts_us, rule.ends_us
     )
-    return Part(rule, rate, code, b":" + name, rule.cost, burst if code in METERS else limit, definition)
+    # A meter of no limit never drains: nothing fits, whatever its burst.
+    most = burst if code in METERS and rate.limit else limit
+    return Part(rule, rate, code, b":" + name, rule.cost, most, definition)
 
 
 def argument(marks: int, asked: Sequence[tuple[Part, int, bool]], look: bool) -> bytes:

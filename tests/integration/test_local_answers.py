@@ -247,10 +247,11 @@ def test_the_penalty_box_when_full_answers_though_there_is_room(valkey: Any) -> 
     assert process.ask("user:1", limited).allowed
 
 
-def test_a_limit_of_nothing_when_known_costs_no_call(valkey: Any) -> None:
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_a_limit_of_nothing_when_known_costs_no_call(valkey: Any, algorithm: str) -> None:
     """A door that is shut denies a flood by itself, and never tells anybody to wait."""
     pair = Pair(valkey)
-    pair.rules = (rule(rate="0/s"),)
+    pair.rules = (rule(rate="0/s", algorithm=algorithm, burst=1),)
     for _ in range(3):
         one, other = pair.ask("user:1", 1)
         assert told(one) == told(other)
