@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ratelimit_app.core.plans import Part
 
 _SECOND = 1_000_000
+ROUNDING = 1e-9  # seconds: a sum of floats must not come out later than the instant that it stands for
 LIVES = 20  # a permit lives this part of its period, at most
 NEVER_PASSES_US = (
     60 * _SECOND
@@ -174,7 +175,7 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
             local.penalties.note(_box(demand), asked.at, demand.identity)
         wait = _certain(demand.part, retry, row[2])
         if wait > 0:
-            until, empty = asked.at + wait / _SECOND, asked.at + reset / _SECOND
+            until, empty = asked.at + wait / _SECOND - ROUNDING, asked.at + reset / _SECOND
             part = demand.part
             denial = Denial(
                 until,

@@ -73,21 +73,15 @@ def told(decision: Decision, cost: int = 1) -> tuple[Any, ...]:
     """
     Give what a caller is told of a decision by one rule.
 
-    The wait for more than one unit may come from the denial of one: then it is the least that has to be waited.
+    The wait for more than one unit may come from the denial of one: then it is the least that has to be waited. What
+    remains, and when all is gone, is then what it was when it was denied: smaller requests may have passed since.
     """
-    retry = decision.retry_after
-    if retry is not None and cost > 1:
-        retry = 0.0
-    return (
-        decision.verdict,
-        decision.reason,
-        decision.rule,
-        decision.limit,
-        decision.remaining,
-        retry if retry is None else pytest.approx(retry, abs=2e-6),
-        pytest.approx(decision.reset_after, abs=2e-6),
-        decision.identity,
-    )
+    said = (decision.verdict, decision.reason, decision.rule, decision.limit, decision.identity)
+    retry, reset = decision.retry_after, decision.reset_after
+    if cost > 1 and not decision.allowed:
+        return (*said, retry is None)
+    wait = retry if retry is None else pytest.approx(retry, abs=2e-6)
+    return (*said, decision.remaining, wait, pytest.approx(reset, abs=2e-6))
 
 
 ASK = st.tuples(st.just("ask"), st.sampled_from(IDENTITIES), st.integers(1, 3))
