@@ -160,7 +160,7 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
         return
     row = unpack(reply, len(asked.demands))
     if row[0] == BANNED:
-        until = inf if row[3] == NEVER else asked.at + (row[3] - row[2]) / _SECOND
+        until = inf if row[3] == NEVER else asked.at + (row[3] - row[2]) / _SECOND - ROUNDING
         place = row[1] - 1
         ban = Denial(until, 0, b"", asked.marks[place], frozenset(), 0, until)
         local.denials.put(asked.words[place], ban, asked.generation)
