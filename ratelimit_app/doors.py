@@ -27,11 +27,11 @@ from ratelimit_app.core.evaluation import (
 from ratelimit_app.core.matching import select
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.snapshot import EMPTY, Snapshot
+from ratelimit_app.routing import MAX_PATH
 from ratelimit_app.signals import request_denied
 from ratelimit_app.store.gateway import gateway
 
 MAX_PLANS = 2_000
-MAX_PATH = 512
 RETURN_INTERVAL = 0.2
 NO_SNAPSHOT = Decision(
     False, Verdict.UNAVAILABLE, Reason.STORE_UNAVAILABLE, retry_after=RETRY_UNAVAILABLE, degraded=True

@@ -1,4 +1,4 @@
-"""What this process remembers of denials: one deny cache and one penalty box, sized by the settings."""
+"""What this process remembers: a deny cache and a penalty box, sized by the settings, and its leased permits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LocalCache:
-    """Make both at the first need, and anew when the settings have changed."""
+    """Make them at the first need, and anew when the settings have changed."""
 
     local: Local
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,3 +80,12 @@ def rules() -> Iterator[Any]:
 
     yield use
     snapshot_cache.override(None)
+
+
+@pytest.fixture
+def _restless() -> Iterator[None]:
+    """Let threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

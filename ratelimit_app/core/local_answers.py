@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 _SECOND = 1_000_000
 ROUNDING = 1e-9  # seconds: a sum of floats must not come out later than the instant that it stands for
 LIVES = 20  # a permit lives this part of its period, at most
-NEVER_PASSES_US = (
-    60 * _SECOND
-)  # what can never pass is asked for again after this time, so that no denial stays for ever
+# What can never pass is asked for again after this time, so that no denial stays for ever.
+NEVER_PASSES_US = 60 * _SECOND
 _LIMITED, _EXCEEDED = Verdict.LIMITED, Reason.OVER_LIMIT
 
 

@@ -124,10 +124,6 @@ class Permits:
             unused, self._unused = self._unused, []
         return unused
 
-    def is_idle(self) -> bool:
-        """Whether there is nothing to give back, now or later."""
-        return not (self._leases or self._unused)
-
     def _void(self, lease: Lease | None) -> None:
         if lease is not None and lease.left:
             self._unused.append(charge_of(lease.demand, lease.next_us, lease.left))

@@ -32,8 +32,8 @@ class Part(NamedTuple):
     What others of its group hold is left out of a window's limit, and of a meter's burst: a meter drains by its limit.
 
     `name`: the end of its key, behind the identity's. `cost`: of a request that is worth one unit. `most`: what a
-    request may cost and pass. `definition`: all that the script is
-    told of it but the cost: what was decided under one definition says nothing under another.
+    request may cost and pass. `definition`: all that the script is told of it but the cost: what was decided under
+    one definition says nothing under another.
     """
 
     rule: Rule

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
 from ratelimit_app.core.groups import share
-from ratelimit_app.core.identity import NAMED_KINDS, Source, kind_of
+from ratelimit_app.core.identity import NAMED_KINDS, Source
 from ratelimit_app.core.rules import Rule, rule_from_dict
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ class Snapshot:
         """Whether the allowlist has this user."""
         expires = self.allowed_users.get(identity) if identity else None
         return expires is not None and (expires == NEVER or expires > now_us)
-
-    def is_marked(self, part: str) -> bool:
-        """Whether an identity of this kind may have a blacklist mark."""
-        return kind_of(part) in self.marked_kinds
 
 
 EMPTY = Snapshot()

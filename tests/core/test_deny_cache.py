@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -276,15 +275,6 @@ def test_hit_rate_when_half_of_the_offenders_have_room_stays_high(
 ) -> None:
     """An overflow degrades it, and never to nothing, whatever order they come in."""
     assert least <= hit_rate(500, order(1_000), 1_000, 32_000)
-
-
-@pytest.fixture
-def _restless() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def run_together(*works: Callable[[], None]) -> None:

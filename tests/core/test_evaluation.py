@@ -17,6 +17,7 @@ from ratelimit_app.core.calls import ScriptCall, StoreUnavailable, refund_call
 from ratelimit_app.core.decision import Charge, Decision, Reason, Verdict
 from ratelimit_app.core.deny_cache import DenyCache
 from ratelimit_app.core.evaluation import evaluate, offences_of
+from ratelimit_app.core.identity import kind_of
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.local_answers import Local
 from ratelimit_app.core.permits import Permits
@@ -64,7 +65,7 @@ class StubFacts:
     def mark_identities(self, snapshot: Snapshot, with_user: bool) -> list[str]:
         """The address and the user."""
         users = [self.user] if with_user and self.learned and self.user else []
-        return [kind for kind in (IP, *users) if snapshot.is_marked(kind)]
+        return [kind for kind in (IP, *users) if kind_of(kind) in snapshot.marked_kinds]
 
 
 @dataclass

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_app.core.penalty_box import PenaltyBox, Terms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEY = b"key"
 TERMS = Terms(after=3, window=10.0, period=300.0)
@@ -120,15 +115,6 @@ def test_a_box_when_more_are_denied_than_it_has_room_for_keeps_its_size() -> Non
 def test_a_box_when_its_size_is_zero_boxes_nobody() -> None:
     """There is no room to count in."""
     assert box_of(1.0, 2.0, 3.0, size=0).boxed_until(KEY, 3.0) is None
-
-
-@pytest.fixture
-def _restless() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("_restless")
