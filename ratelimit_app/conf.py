@@ -134,16 +134,18 @@ class Conf:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        # A thread that reads settings which are forgotten meanwhile must not leave them to all others.
+        held = self.__dict__
         values = self._read()
         if name not in values:
             msg = f"RATELIMIT_APP has no setting {name.upper()!r}"
             raise AttributeError(msg)
-        self.__dict__.update(values)
+        held.update(values)
         return values[name]
 
     def forget(self) -> None:
         """Read the settings anew at the next use."""
-        self.__dict__.clear()
+        self.__dict__ = {}
 
     def problems(self) -> list[Problem]:
         """Give every setting that cannot be used, unknown keys included."""

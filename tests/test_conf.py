@@ -193,3 +193,19 @@ def test_a_name_when_no_setting_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="RATELIMIT_APP has no setting 'CASHE'"):
         _ = conf.cashe
     assert not hasattr(conf, "__wrapped__")
+
+
+def test_settings_when_they_change_while_they_are_read_are_not_kept(settings: Any, monkeypatch: Any) -> None:
+    """Another thread that began with the old settings does not leave them to those that ask later."""
+    read = type(conf)._read
+
+    def overtaken(self: Any) -> dict[str, Any]:
+        values = read(self)
+        settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "STORE_TIMEOUT": 7.0}
+        return values
+
+    conf.forget()
+    monkeypatch.setattr(type(conf), "_read", overtaken)
+    assert conf.store_timeout != 7.0
+    monkeypatch.undo()
+    assert conf.store_timeout == 7.0

@@ -46,10 +46,12 @@ def client(alias: str | None = None) -> redis.Redis:
     Raises StoreUnavailable when the alias is not a django-redis cache: a request must not become a 500 for that.
     """
     alias = alias or conf.cache
-    found = _clients.get((alias, os.getpid()))
+    # A thread that began with settings that are forgotten meanwhile must not leave what it made of them to all others.
+    clients = _clients
+    found = clients.get((alias, os.getpid()))
     if found is None:
         try:
-            found = _clients[(alias, os.getpid())] = _connect(alias)
+            found = clients[(alias, os.getpid())] = _connect(alias)
         except (ImproperlyConfigured, ImportError, ValueError, TypeError, KeyError) as error:
             msg = f"the cache alias {alias!r} gives no Redis client: {error}"
             raise StoreUnavailable(msg) from error
@@ -89,7 +91,8 @@ def connection_kwargs(alias: str) -> tuple[type, dict[str, Any]]:
 
 def forget() -> None:
     """Make connections anew at the next use: settings have changed, or this process is a fork."""
-    _clients.clear()
+    global _clients  # noqa: PLW0603 - see client
+    _clients = {}
 
 
 @contextmanager

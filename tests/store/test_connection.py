@@ -46,6 +46,21 @@ def test_a_client_when_asked_for_again_is_the_same(settings: Any) -> None:
     assert mine is not client()
 
 
+def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: Any, monkeypatch: Any) -> None:
+    """Another thread that began with the old settings does not leave its client to those that have the new ones."""
+    connect = connection._connect
+
+    def overtaken(alias: str) -> Any:
+        made = connect(alias)
+        connection.forget()
+        return made
+
+    monkeypatch.setattr(connection, "_connect", overtaken)
+    late = client()
+    monkeypatch.undo()
+    assert late is not client()
+
+
 def test_a_pool_when_django_redis_has_one_for_the_url_is_another(valkey: Any) -> None:
     """django-redis shares a pool by URL alone; the limiter's timeouts do not leak into the cache's, nor its into ours."""
     assert client().connection_pool is not valkey.connection_pool
