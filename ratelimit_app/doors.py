@@ -24,10 +24,9 @@ from ratelimit_app.core.evaluation import (
     offences_of,
     recalled,
 )
-from ratelimit_app.core.matching import select
+from ratelimit_app.core.matching import known_method
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.snapshot import EMPTY, Snapshot
-from ratelimit_app.routing import MAX_PATH
 from ratelimit_app.signals import request_denied
 from ratelimit_app.store.gateway import gateway
 
@@ -113,20 +112,21 @@ def _spared(facts: Any, door: Door) -> bool:
 
 
 def _plan(facts: Any, door: Door, snapshot: Snapshot) -> Plan:
-    """Give what this door comes to for a request of this route and method."""
-    keys, plans = conf.keys, snapshot.plans
-    method = facts.request.method or "GET"
-    place = (door, facts.route, method, keys)
-    plan: Plan | None = plans.get(place)
+    """Give what this door comes to for a request of this place and method."""
+    keys, plans, matcher = conf.keys, snapshot.plans, snapshot.matcher
+    method = known_method(facts.request.method or "GET")
+    place = matcher.place(facts.route)
+    key = (door, place, method, keys)
+    plan: Plan | None = plans.get(key)
     if plan is None:
-        rules = select(snapshot, facts.route, method, scope=door.scope, scopeless=door.scopeless)
+        rules = matcher.select(place, method, scope=door.scope, scopeless=door.scopeless)
         if door.users != "all":
             rules = [rule for rule in rules if rule.needs_user == (door.users == "only")]
         plan = Plan((*rules, *door.beside), keys)
         if len(plans) >= MAX_PLANS:
             plans.clear()
-        if not door.beside and len(facts.route.path) <= MAX_PATH:
-            plans[place] = plan
+        if not door.beside:
+            plans[key] = plan
     return plan
 
 

@@ -29,17 +29,20 @@ class RateLimitMiddleware:
     Decide each request by the lists and the rules without a scope; put it after AuthenticationMiddleware.
 
     Rules and marks that need the user come second, when all others have let the request pass; those of a DRF view
-    are left to its `RuleThrottle`.
+    are left to its `RuleThrottle`. A request that later middleware sends elsewhere, by another method, path, URLs or
+    language, meets the rules of that place too, before its view is called.
     """
 
     sync_capable = True
     async_capable = True
+    process_view: Callable[..., Any]
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
+        self.process_view = self._asee_view if self.is_async else self._see_view
         sender = type(self)
         self.doors = [Door(sender=sender, users="none", late_user=late) for late in (True, False)]
         self.user_door = Door(sender=sender, users="only")
@@ -72,6 +75,26 @@ class RateLimitMiddleware:
             later = yield from pass_door(facts, self.user_door)
             decision = later if later.rule or not later.allowed else decision
         return decision
+
+    def _see_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
+        facts = facts_of(request)
+        if not facts.reroute():
+            return None
+        try:
+            decision = engine.run(self._flow(facts), facts)
+        except BodyTooLarge:
+            return too_large(request, as_json=facts.route.is_drf)
+        return None if decision.allowed else _denial(facts, decision)
+
+    async def _asee_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
+        facts = facts_of(request)
+        if not facts.reroute():
+            return None
+        try:
+            decision = await engine.arun(self._flow(facts), facts)
+        except BodyTooLarge:
+            return too_large(request, as_json=facts.route.is_drf)
+        return None if decision.allowed else _denial(facts, decision)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         """Answer what a door or `check` raised in the view, whatever handler403 and handler400 would say."""

@@ -21,7 +21,7 @@ from ratelimit_app.core.addresses import (
 from ratelimit_app.core.asking import Memory, question
 from ratelimit_app.core.identity import Source, join, observed
 from ratelimit_app.exceptions import BodyTooLarge
-from ratelimit_app.routing import route_of
+from ratelimit_app.routing import Routed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ratelimit_app.core.asking import Door, Question
     from ratelimit_app.core.decision import Decision
-    from ratelimit_app.core.matching import Route
     from ratelimit_app.core.plans import Plan
     from ratelimit_app.core.rules import Rule
     from ratelimit_app.core.snapshot import Snapshot
@@ -43,7 +42,7 @@ _UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _warned: set[str] = set()
 
 
-class RequestFacts:
+class RequestFacts(Routed):
     """
     The facts of one request. `learn` and `alearn` make known what may cost a query: the user, the session.
 
@@ -55,7 +54,6 @@ class RequestFacts:
     throttling: Any = None
     _client: Any = _UNKNOWN
     _body: Any = _UNKNOWN
-    _route: Route | None = None
 
     def __init__(self, request: HttpRequest) -> None:
         self.request: Any = request
@@ -77,13 +75,6 @@ class RequestFacts:
         """The client's address, None when nobody trustworthy names one."""
         client = self.client
         return None if client is None else client.address
-
-    @property
-    def route(self) -> Route:
-        """Where the request goes, by what the router resolves."""
-        if self._route is None:
-            self._route = route_of(self.request)
-        return self._route
 
     @property
     def is_spared(self) -> bool:

@@ -6,26 +6,60 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.urls import NoReverseMatch, Resolver404, ResolverMatch, get_resolver, resolve, reverse
+from django.urls import (
+    NoReverseMatch,
+    Resolver404,
+    ResolverMatch,
+    get_resolver,
+    get_script_prefix,
+    resolve,
+    reverse,
+)
 from django.urls.resolvers import LocalePrefixPattern
 from django.utils.translation import get_language
 
-from ratelimit_app.core.matching import Route, canonical_path
+from ratelimit_app.core.matching import MAX_PATH, MAX_ROUTES, Route, canonical_path
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-MAX_PATH = 512
+
+class Routed:
+    """A request's route: found when it is asked for, and anew once the request has been sent elsewhere."""
+
+    request: Any
+    _route: Route | None = None
+    _went: Any = None
+
+    @property
+    def route(self) -> Route:
+        """Where the request goes, by what the router resolves."""
+        if self._route is None:
+            self._route = route_of(self.request)
+            self._went = (self.request.method, self.request.path_info)
+        return self._route
+
+    def reroute(self) -> bool:
+        """Whether a middleware has sent the request elsewhere since its route was asked for; once Django has resolved it."""
+        route, request = self._route, self.request
+        if route is None or (
+            self._went == (request.method, request.path_info)
+            and request.resolver_match.view_name == route.view_name
+        ):
+            return False
+        self._route = None
+        return True
 
 
 def route_of(request: HttpRequest) -> Route:
     """Give the route of a request, before or after Django has resolved it."""
     urlconf = getattr(request, "urlconf", None) or settings.ROOT_URLCONF
     language = get_language() if _speaks(urlconf) else None
-    path = request.path_info
+    path, whole = request.path_info, request.path
+    script = "" if whole == path else whole.removesuffix(path)
     # What only an attacker would write is not remembered: it would fill the memory.
     look_up = _route if len(path) <= MAX_PATH else _route.__wrapped__
-    return look_up(urlconf, path, language)
+    return look_up(urlconf, path, language, script)
 
 
 @lru_cache(maxsize=128)
@@ -42,18 +76,35 @@ def _is_spoken(node: Any) -> bool:
     return any(map(_is_spoken, getattr(node, "url_patterns", ())))
 
 
-@lru_cache(maxsize=2_048)
-def _route(urlconf: Any, path: str, _language: str | None) -> Route:
+@lru_cache(maxsize=MAX_ROUTES)
+def _route(urlconf: Any, path: str, _language: str | None, script: str) -> Route:
     """Resolve a path once; the language counts, since `i18n_patterns` resolve by it."""
     canonical = canonical_path(path)
     literal = canonical_path(path, dots=False) if "/." in path else ""
+    mount = canonical_path(script).rstrip("/")
     try:
         match = resolve(path, urlconf)
     except Resolver404:
-        return Route("", canonical, literal=literal)
-    view_class = getattr(match.func, "cls", None)
-    is_drf = hasattr(view_class, "get_throttles")
-    return Route(match.view_name, canonical, is_drf, _admin_root(match, urlconf), literal)
+        return Route("", canonical, literal=literal, names=_names([literal or canonical], mount), mount=mount)
+    is_drf = hasattr(getattr(match.func, "cls", None), "get_throttles")
+    paths = [literal or canonical]
+    if is_drf:
+        paths += _without_format(paths[0], match)
+    root = _admin_root(match, urlconf)
+    return Route(match.view_name, canonical, is_drf, root, literal, _names(paths, mount), mount)
+
+
+def _names(paths: list[str], mount: str) -> tuple[str, ...]:
+    """Give the other names of a place whose first path is known: the rest, and each of them below the script."""
+    return (*paths[1:], *(mount + path for path in paths if mount))
+
+
+def _without_format(path: str, match: ResolverMatch) -> list[str]:
+    """Give the path without the suffix by which a client asks DRF for a format: `/items.json` is `/items`."""
+    keyword = (getattr(settings, "REST_FRAMEWORK", None) or {}).get("FORMAT_SUFFIX_KWARG", "format")
+    suffix = f".{match.kwargs.get(keyword)}".casefold()
+    bare = path.rstrip("/")
+    return [bare.removesuffix(suffix)] if bare.endswith(suffix) else []
 
 
 def _admin_root(match: ResolverMatch, urlconf: Any) -> str:
@@ -61,6 +112,7 @@ def _admin_root(match: ResolverMatch, urlconf: Any) -> str:
         return ""
     namespace = ":".join(match.namespaces[: match.app_names.index("admin") + 1])
     try:
-        return canonical_path(reverse(f"{namespace}:index", urlconf))
-    except NoReverseMatch:
+        root = reverse(f"{namespace}:index", urlconf)
+    except (NoReverseMatch, ValueError):  # the second: of a pattern somewhere that cannot be reversed
         return canonical_path(match.route)
+    return canonical_path(root.removeprefix(get_script_prefix().rstrip("/")))

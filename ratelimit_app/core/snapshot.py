@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_app.core.access_lists import NEVER, NetworkTable
 from ratelimit_app.core.groups import share
 from ratelimit_app.core.identity import NAMED_KINDS, Source
+from ratelimit_app.core.matching import Matcher
 from ratelimit_app.core.rules import Rule, rule_from_dict
 
 if TYPE_CHECKING:
@@ -37,14 +38,15 @@ class Snapshot:
     marked_kinds: frozenset[str] = frozenset({"ip", "user", "device"})
     offence_ttl: int = DEFAULT_OFFENCE_TTL
     networks: NetworkTable = field(default_factory=NetworkTable)
-    routes: dict[Any, Any] = field(default_factory=dict)
     plans: dict[Any, Any] = field(default_factory=dict, compare=False)
+    matcher: Matcher = field(init=False, compare=False)
     mark_sources: tuple[Source, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = (kind.partition(":") for kind in sorted(self.marked_kinds))
         sources = tuple(Source(kind, name) for kind, _, name in parts if name or kind not in NAMED_KINDS)
         object.__setattr__(self, "mark_sources", sources[:MAX_MARKED])
+        object.__setattr__(self, "matcher", Matcher(self.rules))
 
     def allows_address(self, address: Address | None, now_us: int) -> bool:
         """Whether the allowlist has this address."""

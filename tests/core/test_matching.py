@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,26 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_app.core import matching
-from ratelimit_app.core.matching import Route, canonical_path, select
-from ratelimit_app.core.rules import rule_from_dict
-from ratelimit_app.core.snapshot import Snapshot
+from ratelimit_app.core.matching import Matcher, Route, canonical_path
+from ratelimit_app.core.rules import METHODS, Rule, rule_from_dict
 
 
-def snapshot(**routes: str | dict[str, Any]) -> Snapshot:
-    """Give a snapshot of rules by name; a text is a route."""
+def snapshot(**routes: str | dict[str, Any]) -> Matcher:
+    """Give the matcher of rules by name; a text is a route."""
     rules = []
     for name, given_ in routes.items():
         row = {"route": given_} if isinstance(given_, str) else given_
         rules.append(rule_from_dict({"name": name, "rate": "5/s", "key": "ip"} | row))
-    return Snapshot(rules=tuple(rules))
+    return Matcher(rules)
 
 
-def met(made: Snapshot, path: str, view: str = "", method: str = "GET", **how: Any) -> list[str]:
+def route(path: str, view: str = "", **fields: Any) -> Route:
+    """Give the route of a path, as the router makes it."""
+    literal = canonical_path(path, dots=False) if "/." in path else ""
+    return Route(view, canonical_path(path), literal=literal, **fields)
+
+
+def met(made: Matcher, path: str, view: str = "", method: str = "GET", **how: Any) -> list[str]:
     """Name the rules that a request meets."""
-    admin_root = how.pop("admin_root", "")
-    route = Route(view, canonical_path(path), admin_root=admin_root)
     scope, scopeless = how.pop("scope", ""), how.pop("scopeless", True)
-    found = select(made, route, method, scope=scope, scopeless=scopeless)
+    found = made.select(made.place(route(path, view, **how)), method, scope=scope, scopeless=scopeless)
     return [rule.name for rule in found]
 
 
@@ -157,20 +162,115 @@ def test_a_rule_of_a_group_when_it_sleeps_leaves_the_next_to_decide() -> None:
     assert ["browse", "browse", "pay"] == met(made, "/pay/")
 
 
-def test_rules_when_looked_up_again_are_remembered_for_the_route() -> None:
-    """Matching is done once for each route, and a new snapshot begins anew."""
-    made = snapshot(order="orders:one")
-    route = Route("orders:one", "/orders/1/")
-    first = select(made, route, "GET", scope="", scopeless=True)
-    again = select(made, Route("orders:one", "/orders/2/"), "GET", scope="", scopeless=True)
+def test_rules_when_looked_up_again_are_remembered_for_the_place() -> None:
+    """Matching is done once for each place: all objects of one route, however many there are (C23)."""
+    made = snapshot(order="orders:one", below="/orders/", other="/other/")
+    first, again = (made.place(route(f"/orders/{number}/", "orders:one")) for number in (1, 2))
     assert first is again
+    rules = [made.select(place, "GET", scope="", scopeless=True) for place in (first, again)]
+    assert rules[0] is rules[1]
+    assert first is not made.place(route("/other/1/", "orders:one"))
 
 
 def test_what_is_remembered_when_there_is_much_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody fills a process by asking for many scopes, methods or paths (C141)."""
     monkeypatch.setattr(matching, "MAX_REMEMBERED", 10)
+    monkeypatch.setattr(matching, "MAX_ROUTES", 10)
     made = snapshot(all="", api="/api/")
     for number in range(100):
         assert ["all"] == met(made, f"/{number}/", scope=f"scope-{number}")
         assert ["all", "api"] == met(made, f"/api/{number}/", view=f"view-{number}", method=f"M{number}")
-    assert len(made.routes) <= 12
+    assert 10 >= max(len(made._routes), len(made._places), len(made._found))
+
+
+def test_methods_when_a_client_invents_them_are_remembered_as_one() -> None:
+    """What a client may choose freely is no key of a memory (C140)."""
+    made = snapshot(all="", reads={"methods": "GET"})
+    for number in range(100):
+        assert ["all"] == met(made, "/", method=f"INVENTED{number}")
+    assert 1 == len(made._found)
+
+
+def test_a_path_when_absurdly_long_is_not_remembered() -> None:
+    """It meets its rules, and leaves nothing behind."""
+    made = snapshot(api="/api/")
+    assert ["api"] == met(made, "/api/" + "x" * 10_000)
+    assert not made._routes
+
+
+PATHS = st.text(st.sampled_from("/ab."), max_size=12).map("/".__add__)
+
+
+def slowly(rules: list[Rule], where: Route, method: str) -> list[str]:
+    """Name the rules that meet a route, as the documentation says it: one after the other."""
+    paths = {where.path, where.literal or where.path, *where.names}
+    found = []
+    for rule in rules:
+        prefix = canonical_path(rule.route)
+        is_below = any(path.startswith(prefix) or path + "/" == prefix for path in paths)
+        is_met = is_below if rule.route.startswith("/") else rule.route in ("", where.view_name)
+        if is_met and rule.covers_method(method):
+            found.append(rule.name)
+    return found
+
+
+@given(
+    st.lists(PATHS | st.sampled_from(["", "a:b", "c"]), max_size=30),
+    PATHS,
+    PATHS,
+    st.sampled_from(["", "a:b", "c"]),
+    st.sampled_from(sorted(METHODS) + ["INVENTED"]),
+)
+def test_rules_when_found_by_index_are_those_found_one_by_one(
+    routes: list[str], path: str, name: str, view: str, method: str
+) -> None:
+    """However many prefixes lie in each other, none is missed and none is met too many (C144, C145)."""
+    rules = [rule_from_dict({"name": f"r{n}", "rate": "5/s", "key": "ip", "route": r}) for n, r in enumerate(routes)]
+    made, where = Matcher(rules), route(path, view, names=(canonical_path(name),))
+    found = made.select(made.place(where), method, scope="", scopeless=True)
+    assert slowly(rules, where, method) == [rule.name for rule in found]
+
+
+def test_a_path_when_it_may_be_read_in_two_ways_is_no_way_into_a_reserve() -> None:
+    """`/shop/../pay/` goes to the shop's catch-all: it does not buy with what is reserved for paying."""
+    group = {"group": "sale"}
+    made = snapshot(
+        browse=group | {"route": "/shop/"}, pay=group | {"route": "/pay/", "reserve": 2}, watch="/pay/"
+    )
+    assert ["browse", "watch"] == met(made, "/shop/../pay/")
+    assert ["pay", "watch"] == met(made, "/pay/") == met(made, "/nowhere/../pay/")
+
+
+def test_letters_when_a_pattern_without_case_takes_them_for_others_are_folded_alike() -> None:
+    """Whatever `(?i)` takes for a letter is that letter to a prefix too: a dotless i opens no way round (C145)."""
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        alike = re.findall(letter, every, re.IGNORECASE)
+        assert {f"/{letter}"} == {canonical_path(f"/{char}") for char in alike}, letter
+
+
+def test_the_admin_site_when_mounted_below_a_script_is_named_by_both_of_its_paths() -> None:
+    """`/admin/` as the URLs write it, `/app/admin/` as the browser shows it."""
+    for written, expected in (("/admin/", ["rule"]), ("/app/admin/", ["rule"]), ("/app/", []), ("", [])):
+        names = ("/app/admin/auth/user/",)
+        made = snapshot(rule=written)
+        view = "admin:auth_user_changelist"
+        assert expected == met(
+            made, "/admin/auth/user/", view, admin_root="/admin/", names=names, mount="/app"
+        )
+
+
+def test_places_when_threads_find_them_at_once_are_right(
+    _restless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads share what is remembered, while it is thrown away and made anew (C58)."""
+    monkeypatch.setattr(matching, "MAX_REMEMBERED", 5)
+    monkeypatch.setattr(matching, "MAX_ROUTES", 5)
+    made = snapshot(all="", **{f"r{n}": f"/{n}/" for n in range(50)})
+
+    def find(thread: int) -> list[list[str]]:
+        return [met(made, f"/{n % 50}/{thread}/{n}/", view=f"v{n % 7}") for n in range(500)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(find, range(8)):
+            assert [["all", f"r{n % 50}"] for n in range(500)] == found

@@ -18,7 +18,7 @@ from ratelimit_app import models
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_log import Unreadable, read_lines
 from ratelimit_app.core.algorithms import ALGORITHMS
-from ratelimit_app.core.matching import canonical_path, select
+from ratelimit_app.core.matching import canonical_path
 from ratelimit_app.core.replay import Identifier, Recording, judge
 from ratelimit_app.core.replay_report import as_data, as_text
 from ratelimit_app.core.rules import Rule, parse_methods, rule_from_dict
@@ -72,8 +72,9 @@ class Coverage:
     def _meets(self, path: str, method: str) -> bool:
         """Ask the project's URLs and the doors' own matching; a scope is in no log, and left aside."""
         request = HttpRequest()
-        request.path_info = path
-        return bool(select(self.snapshot, route_of(request), method, scope="", scopeless=True))
+        request.path = request.path_info = path
+        matcher = self.snapshot.matcher
+        return bool(matcher.select(matcher.place(route_of(request)), method, scope="", scopeless=True))
 
 
 class Command(BaseCommand):
