@@ -63,9 +63,7 @@ class override_rules(TestContextDecorator):  # noqa: N801 - used like a function
 
     def enable(self) -> None:
         """Begin."""
-        self._before.append(
-            snapshot_cache.override(replace(EMPTY, version="override", rules=self._rules, routes={}))
-        )
+        self._before.append(snapshot_cache.override(replace(EMPTY, version="override", rules=self._rules)))
 
     def disable(self) -> None:
         """End; rules overridden around these ones count again."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.conf import settings
 
-from benchmarks import drill, growth, page, peers, picture, results, rounds, tables
+from benchmarks import drill, growth, matching, page, peers, picture, results, rounds, tables
 from benchmarks.contenders import ONE, baseline
 from benchmarks.project import LIMIT
 from benchmarks.rounds import ADMITTED, AGAIN, DENIED, Contender, Rounds, Sample, Track
 from benchmarks.servers import Meter
+from ratelimit_app.core.calls import NO_RULE
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.snapshot_cache import override
 
@@ -215,3 +216,24 @@ def test_the_page_when_written_keeps_what_stands_around_the_figures(tmp_path: Pa
 def test_measures_when_listed_are_those_of_a_sample() -> None:
     """Every measure that is printed is one that a sample has."""
     assert set(rounds.MEASURES) <= set(Sample.__dataclass_fields__)
+
+
+class Measured:
+    """The URLs that matching is measured with."""
+
+    urlpatterns = matching.views()
+
+
+def test_matching_when_measured_decides_every_case_by_the_same_rules(valkey: Any, settings: Any) -> None:
+    """C23: five rules or five hundred: each request meets its own, and each case has both times and their ratio."""
+    settings.ROOT_URLCONF = Measured
+    found = matching.run(2, 5, valkey.flushdb)
+    assert [case.name for case in matching.CASES] == [row["case"] for row in found]
+    assert all(row["cpu ratio"] > 0 and set(row["wall us"]) == {5, 500} for row in found)
+    assert all(case["case"] in matching.as_table(found) for case in found)
+
+
+def test_matching_when_a_decision_is_wrong_ends_with_an_error() -> None:
+    """A figure of wrong decisions is worth nothing."""
+    with pytest.raises(SystemExit, match="expected"):
+        matching.require_right(matching.CASES[0], 5, [NO_RULE])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.groups import deciding
 from ratelimit_app.core.rules import METHODS, Rule
@@ -97,7 +97,7 @@ class Matcher:
         self._prefixes = sorted({_written(rule) for rule in rules if rule.route.startswith("/")})
         self._holders = _holders(self._prefixes)
         self._routes: dict[Route, Place] = {}
-        self._places: dict[tuple[object, ...], Place] = {}
+        self._places: dict[tuple[Any, ...], Place] = {}
         self._found: dict[tuple[Place, str, str, bool], list[Rule]] = {}
 
     def place(self, route: Route) -> Place:
@@ -186,7 +186,7 @@ def _holders(prefixes: Sequence[str]) -> list[int]:
     return holders
 
 
-def _make_room(table: dict[object, object] | dict[Route, Place], size: int) -> None:
+def _make_room(table: dict[Any, Any], size: int) -> None:
     if len(table) >= size:
         table.clear()
 

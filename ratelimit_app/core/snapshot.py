@@ -38,7 +38,7 @@ class Snapshot:
     marked_kinds: frozenset[str] = frozenset({"ip", "user", "device"})
     offence_ttl: int = DEFAULT_OFFENCE_TTL
     networks: NetworkTable = field(default_factory=NetworkTable)
-    plans: dict[Any, Any] = field(default_factory=dict, compare=False)
+    plans: dict[Any, Any] = field(init=False, default_factory=dict, compare=False)
     matcher: Matcher = field(init=False, compare=False)
     mark_sources: tuple[Source, ...] = field(init=False, compare=False)
 

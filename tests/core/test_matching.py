@@ -219,13 +219,16 @@ def slowly(rules: list[Rule], where: Route, method: str) -> list[str]:
     PATHS,
     PATHS,
     st.sampled_from(["", "a:b", "c"]),
-    st.sampled_from(sorted(METHODS) + ["INVENTED"]),
+    st.sampled_from([*sorted(METHODS), "INVENTED"]),
 )
 def test_rules_when_found_by_index_are_those_found_one_by_one(
     routes: list[str], path: str, name: str, view: str, method: str
 ) -> None:
     """However many prefixes lie in each other, none is missed and none is met too many (C144, C145)."""
-    rules = [rule_from_dict({"name": f"r{n}", "rate": "5/s", "key": "ip", "route": r}) for n, r in enumerate(routes)]
+    rules = [
+        rule_from_dict({"name": f"r{n}", "rate": "5/s", "key": "ip", "route": r})
+        for n, r in enumerate(routes)
+    ]
     made, where = Matcher(rules), route(path, view, names=(canonical_path(name),))
     found = made.select(made.place(where), method, scope="", scopeless=True)
     assert slowly(rules, where, method) == [rule.name for rule in found]
@@ -260,9 +263,8 @@ def test_the_admin_site_when_mounted_below_a_script_is_named_by_both_of_its_path
         )
 
 
-def test_places_when_threads_find_them_at_once_are_right(
-    _restless: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("_restless")
+def test_places_when_threads_find_them_at_once_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads share what is remembered, while it is thrown away and made anew (C58)."""
     monkeypatch.setattr(matching, "MAX_REMEMBERED", 5)
     monkeypatch.setattr(matching, "MAX_ROUTES", 5)
