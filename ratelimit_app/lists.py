@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
+from django.db.models import Q
 from django.utils import timezone
 
+from ratelimit_app import offences, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, parse_network
-from ratelimit_app.core.entries import block_danger, parse_identity
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.entries import block_danger, holding, parse_identity
 from ratelimit_app.core.identity import IdentityError
-from ratelimit_app.models import BlacklistEntry, Origin
+from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     from django.db.models import QuerySet
+
+logger = logging.getLogger("ratelimit_app")
 
 MAX_PERIOD = 100 * 365 * 86_400
 _MAX_REASON = 500
@@ -63,17 +70,28 @@ def unblock(identity: str) -> int:
     was banned, and that its offences until now are used up.
     """
     kind, value = read_identity(identity)
-    return lift(BlacklistEntry.objects.filter(kind=kind, value=value))
+    return lift(BlacklistEntry.objects.filter(kind=kind, value=value), [f"{kind}:{value}"])
 
 
-def lift(entries: QuerySet[BlacklistEntry]) -> int:
-    """End the bans of these entries, and give how many ended."""
+def lift(entries: QuerySet[BlacklistEntry], identities: Collection[str]) -> int:
+    """End the bans of these entries, which are those of these identities, and give how many ended."""
     pks = list(entries.order_by().values_list("pk", flat=True))
     with transaction.atomic(using=entries.db):
         rows = BlacklistEntry.objects.using(entries.db).filter(pk__in=pks)
         ended: int = rows.filter(source=Origin.PROMOTED).active().update(expires_at=timezone.now())
         deleted, _ = rows.exclude(source=Origin.PROMOTED).delete()
+        transaction.on_commit(lambda: _forget(identities), using=entries.db, robust=True)
     return ended + deleted
+
+
+def _forget(identities: Collection[str]) -> None:
+    """Forget offences and what processes remember, also of those whom Redis had not banned at all."""
+    try:
+        for identity in identities:
+            offences.forget(identity)
+        snapshot_cache.have_forgotten(identities)
+    except StoreUnavailable as error:
+        logger.warning("ratelimit.offences_kept of some who are unblocked: %s", error)
 
 
 def extend(entries: QuerySet[BlacklistEntry], period: float) -> int:
@@ -102,30 +120,38 @@ def check_period(period: float | None) -> None:
         raise ValueError(msg)
 
 
-def danger(kind: str, value: str, own: Address | None = None) -> str | None:
-    """Say what blocking an address or network would break; `own`: the address of whoever blocks. None: nothing."""
+def danger(kind: str, value: str, own: Address | None = None, owned: str | None = None) -> str | None:
+    """
+    Say what blocking an identity would break, None: nothing. The value is canonical, as rows have it.
+
+    `own`, `owned`: of whoever blocks, the address, and the identity of this kind. It asks no database.
+    """
     if kind != "ip":
-        return None
+        return f"it is your own {kind}: you would lock yourself out" if owned == f"{kind}:{value}" else None
     return block_danger(parse_network(value), conf.trusted_proxies, own)
 
 
 def covering(kind: str, value: str) -> list[str]:
     """Give the networks that are banned and hold this address or network, itself left out."""
-    if kind != "ip":
-        return []
-    network = parse_network(value)
-    wider = BlacklistEntry.objects.active().filter(kind="ip", value__contains="/").exclude(value=value)
-    found = {
-        f"ip:{text}"
-        for text in wider.order_by().values_list("value", flat=True).iterator()
-        if _holds(text, network)
-    }
-    return sorted(found)
+    return _active(BlacklistEntry.objects.all(), kind, _wider(kind, value))
 
 
-def _holds(text: str, network: Any) -> bool:
-    wider = parse_network(text)
-    return bool(wider.version == network.version and network.subnet_of(wider))
+def allowing(kind: str, value: str) -> list[str]:
+    """Give what is on the allowlist and lets this identity pass: itself, and the networks that hold it."""
+    return _active(AllowlistEntry.objects.all(), kind, [value, *_wider(kind, value)])
+
+
+def _wider(kind: str, value: str) -> list[str]:
+    try:
+        return holding(value) if kind == "ip" else []
+    except ValueError:
+        return []  # Raw SQL can write what is no network.
+
+
+def _active(rows: QuerySet[Any], kind: str, values: list[str]) -> list[str]:
+    active = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    found = rows.filter(active, kind=kind, value__in=values).order_by().values_list("value", flat=True)
+    return sorted({f"{kind}:{text}" for text in found})
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:

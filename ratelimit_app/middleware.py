@@ -44,7 +44,7 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
         self.process_view = self._asee_view if self.is_async else self._see_view
         sender = type(self)
-        self.doors = [Door(sender=sender, users="none", late_user=late) for late in (True, False)]
+        self.door = Door(sender=sender, users="none", late_user=True)
         self.user_door = Door(sender=sender, users="only")
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
@@ -70,7 +70,7 @@ class RateLimitMiddleware:
     def _flow(self, facts: RequestFacts) -> Flow:
         """First what needs no user; then, unless the view is DRF's, what does."""
         is_drf = facts.route.is_drf
-        decision = yield from pass_door(facts, self.doors[is_drf])
+        decision = yield from pass_door(facts, self.door)
         if decision.allowed and not is_drf and not facts.memory.allowlisted:
             later = yield from pass_door(facts, self.user_door)
             decision = later if later.rule or not later.allowed else decision

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin, messages
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from ratelimit_app import lists
+from ratelimit_app.admin.acting import block_danger
 from ratelimit_app.admin.forms import AllowlistEntryForm, BlacklistEntryForm
 from ratelimit_app.admin.status import ModelAdmin, StatusAdmin
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import client_address
-from ratelimit_app.core.entries import network_value, parse_identity
-from ratelimit_app.core.identity import IdentityError
+from ratelimit_app.core.addresses import parse_network
+from ratelimit_app.core.entries import network_value, parse_identity, width_danger
+from ratelimit_app.core.identity import IdentityError, kind_of, value_of
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Entry, Origin
 from ratelimit_app.publishing import entries_published
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from django.db.models import QuerySet
     from django.http import HttpRequest
 
-    from ratelimit_app.core.addresses import Address
-
 DAY = 86_400
+# Messages about so many identities at once; nobody reads more.
+MAX_TOLD = 20
 
 
 class ActiveFilter(admin.SimpleListFilter):
@@ -68,17 +70,31 @@ class EntryAdmin(ModelAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         """Let the form know who asks, so that nobody locks themselves out."""
         form = super().get_form(request, obj, change, **kwargs)
-        return type(form.__name__, (form,), {"own_address": _address_of(request)})
+        return type(form.__name__, (form,), {"danger": staticmethod(partial(self.danger, request))})
+
+    def danger(self, request: HttpRequest, kind: str, value: str) -> str | None:
+        """Say what listing this identity would break. None: nothing."""
+        raise NotImplementedError
+
+    def typed(self, request: HttpRequest, obj: Any) -> tuple[str, ...]:
+        """Name the fields that people fill in; the box is for what is new, and for what is listed despite a danger."""
+        fields = ("kind", "value", "reason", "expires_at")
+        is_harmless = obj is not None and self.danger(request, obj.kind, obj.value) is None
+        return fields if is_harmless else (*fields, "confirm")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """An identity is not edited: its entry is ended, and another one made."""
         return (*self.readonly_fields, "kind", "value") if obj else tuple(self.readonly_fields)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Save, with whoever made it."""
+        """Save, with whoever made it, and say so when it does not do what it seems to."""
         if not change:
             obj.created_by = request.user
         super().save_model(request, obj, form, change)
+        if not obj.is_active():
+            self.message_user(
+                request, f"{obj.identity}: this entry has ended, and counts no more.", messages.WARNING
+            )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -108,9 +124,9 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show what is known of a ban; a new one knows nothing yet."""
-        ban = ("kind", "value", "reason", "expires_at")
+        ban = self.typed(request, obj)
         if obj is None:
-            return [(None, {"fields": (*ban, "confirm")})]
+            return [(None, {"fields": ban})]
         return [
             (None, {"fields": (*ban, ("active_now", "in_redis"))}),
             ("Where it comes from", {"fields": (*self.made_here, "policy", "level", "evidence")}),
@@ -120,18 +136,43 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
         """Say of each entry whether Redis has it."""
         return entries_published(rows)
 
+    def danger(self, request: HttpRequest, kind: str, value: str) -> str | None:
+        """Say whom this would lock out. None: nobody who matters."""
+        return block_danger(request, kind, value)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save, and name what makes the ban void, or goes on when it has ended."""
+        super().save_model(request, obj, form, change)
+        if obj.is_active():
+            for name in lists.allowing(obj.kind, obj.value):
+                self._warn(request, f"{obj.identity} passes all the same: {name} is on the allowlist.")
+        else:
+            self._tell_rest(request, [obj.identity])
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete, and name what goes on banning."""
+        super().delete_model(request, obj)
+        self._tell_rest(request, [obj.identity])
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """Delete, and name what goes on banning."""
+        identities = [entry.identity for entry in queryset]
+        super().delete_queryset(request, queryset)
+        self._tell_rest(request, identities)
+
     @admin.action(description="Block the selected identities for 24 hours from now", permissions=["change"])
     def block(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> None:
         """Make or extend a manual entry of each identity; promoted ones stay as they are."""
-        for entry in queryset:
+        entries = self._harmless(request, queryset)
+        for entry in entries:
             made = lists.block(entry.identity, reason=entry.reason, period=DAY, created_by=request.user)
             self.log_change(request, made, "Blocked for 24 hours from now by an action.")
-        self._say(request, "blocked", queryset.count())
+        self._say(request, "blocked", len(entries))
 
     @admin.action(description="Extend the selected bans by 24 hours", permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> None:
         """Let bans that are active last a day longer; endless ones stay so."""
-        entries = list(queryset.filter(expires_at__gt=timezone.now()))
+        entries = self._harmless(request, queryset.filter(expires_at__gt=timezone.now()))
         lists.extend(BlacklistEntry.objects.filter(pk__in=[entry.pk for entry in entries]), DAY)
         for entry in entries:
             self.log_change(request, entry, "Extended by 24 hours by an action.")
@@ -139,17 +180,57 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
 
     @admin.action(description="Unblock the selected identities", permissions=["change", "delete"])
     def unblock(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> None:
-        """Lift the bans and forget the offences; manual entries are deleted, promoted ones end and keep their level."""
-        entries = list(queryset)
-        self.log_deletions(request, queryset.exclude(source=Origin.PROMOTED))
-        lists.lift(BlacklistEntry.objects.filter(pk__in=[entry.pk for entry in entries]))
+        """
+        Lift all bans of the identities and forget their offences.
+
+        Manual and imported entries are deleted, promoted ones end and keep their level.
+        """
+        same = BlacklistEntry.objects.filter(
+            pk__in=queryset.values("pk"), kind=OuterRef("kind"), value=OuterRef("value")
+        )
+        every = BlacklistEntry.objects.filter(Exists(same))
+        entries = list(every)
+        identities = list(dict.fromkeys(entry.identity for entry in entries))
+        self.log_deletions(request, every.exclude(source=Origin.PROMOTED))
+        lists.lift(BlacklistEntry.objects.filter(pk__in=[entry.pk for entry in entries]), identities)
         for entry in entries:
             if entry.source == Origin.PROMOTED:
                 self.log_change(request, entry, "Unblocked by an action.")
         self._say(request, "unblocked", len(entries))
+        self._tell_rest(request, identities)
+
+    def _harmless(self, request: HttpRequest, queryset: QuerySet[BlacklistEntry]) -> list[BlacklistEntry]:
+        """Give the entries that may be blocked by an action, which has no box to tick; the others are named."""
+        harmless = []
+        for entry in queryset:
+            danger = self.danger(request, entry.kind, entry.value)
+            if danger is None:
+                harmless.append(entry)
+            else:
+                self._warn(
+                    request,
+                    f"{entry.identity} is left as it is: {danger}. Open the entry to change it if you mean it.",
+                )
+        return harmless
+
+    def _tell_rest(self, request: HttpRequest, identities: Iterable[str]) -> None:
+        """Name the bans that still hold identities that have been let in."""
+        for identity in list(dict.fromkeys(identities))[:MAX_TOLD]:
+            kind, value = kind_of(identity), value_of(identity)
+            if BlacklistEntry.objects.active().filter(kind=kind, value=value).exists():
+                self._warn(
+                    request, f"{identity} stays blocked by another entry of its own: unblock the identity."
+                )
+            for network in lists.covering(kind, value):
+                self._warn(request, f"{identity} stays blocked by {network}: unblock that network too.")
+
+    def _warn(self, request: HttpRequest, text: str) -> None:
+        self.message_user(request, text, messages.WARNING)
 
     def _say(self, request: HttpRequest, what: str, count: int) -> None:
-        self.message_user(request, f"{count} entries {what}.", messages.SUCCESS)
+        self.message_user(
+            request, f"{count} entries {what}.", messages.SUCCESS if count else messages.WARNING
+        )
 
 
 @admin.register(AllowlistEntry)
@@ -163,14 +244,15 @@ class AllowlistEntryAdmin(EntryAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show what is known of an entry; a new one knows nothing yet."""
-        entry = ("kind", "value", "reason", "expires_at")
-        return [(None, {"fields": (*entry, *self.made_here) if obj else (*entry, "confirm")})]
+        entry = self.typed(request, obj)
+        return [(None, {"fields": (*entry, *self.made_here) if obj else entry})]
 
-
-def _address_of(request: HttpRequest) -> Address | None:
-    forwarded = request.headers.get(conf.client_ip_header)
-    peer = request.META.get("REMOTE_ADDR", "")
-    return client_address(peer, [forwarded] if forwarded else [], conf.trusted_proxies, conf.trusts_unix)
+    def danger(self, request: HttpRequest, kind: str, value: str) -> str | None:
+        """Say that this lets nearly everybody pass. None: it does not."""
+        try:
+            return width_danger(parse_network(value)) if kind == "ip" else None
+        except ValueError:
+            return None  # Raw SQL can write what is no network; it allows nobody.
 
 
 def _typed(term: str) -> tuple[str, str] | None:

@@ -6,16 +6,16 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from django import forms
+from django.utils import timezone
 
-from ratelimit_app import lists
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import parse_network
-from ratelimit_app.core.entries import canonical, width_danger
+from ratelimit_app.core.entries import canonical
 from ratelimit_app.core.identity import IdentityError
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin, Rule
 
 if TYPE_CHECKING:
-    from ratelimit_app.core.addresses import Address
+    from collections.abc import Callable
+    from datetime import datetime
 
     ModelForm = forms.ModelForm[Any]
 else:
@@ -50,39 +50,65 @@ class RuleForm(OneErrorForm):
 class EntryForm(OneErrorForm):
     """What both lists' forms have in common."""
 
-    own_address: Address | None = None
+    # Set by the admin, which knows who asks: what listing an identity would break, None: nothing.
+    danger: Callable[[str, str], str | None]
     confirm = forms.BooleanField(
         required=False,
         label="I know what this breaks",
-        help_text="Tick this when a network is refused because it is too wide, or somebody's who must not be locked out.",
+        help_text="Tick this when an entry is refused because its network is too wide, or because it holds somebody "
+        "who must not be locked out.",
     )
 
     def clean(self) -> dict[str, Any]:
-        """Refuse an identity that is listed already, and a dangerous one that is not confirmed."""
+        """Refuse an identity that is listed already, an end that has passed, and a danger that is not confirmed."""
         cleaned = super().clean() or self.cleaned_data
-        if not {"kind", "value"} <= cleaned.keys():
-            return cleaned
-        model = self._meta.model
         try:
-            kind, value = canonical(cleaned["kind"], cleaned["value"], conf.key_secret, kinds=model.listable)
+            identity = self._identity(cleaned)
         except IdentityError:
             return cleaned  # The model says it, beside the field.
-        if (
-            model.objects.filter(kind=kind, value=value, source=Origin.MANUAL)
-            .exclude(pk=self.instance.pk)
-            .exists()
-        ):
-            self.add_error("value", f"{kind}:{value} has a manual entry already: edit or extend that one.")
-        danger = self.danger(kind, value)
-        if danger and not cleaned.get("confirm"):
-            self.add_error(
-                "value", f"{kind}:{value} is refused: {danger}. Tick the box below if you mean it."
-            )
+        if identity is None or "expires_at" not in cleaned:
+            return cleaned
+        is_new = self.instance.pk is None
+        if is_new:
+            self._refuse_repeated(*identity)
+            self._refuse_past(cleaned["expires_at"])
+        if is_new or self._is_lengthened(cleaned["expires_at"]):
+            self._refuse_danger(*identity, is_new=is_new)
         return cleaned
 
-    def danger(self, kind: str, value: str) -> str | None:
-        """Say what listing this identity would break. None: nothing."""
-        raise NotImplementedError
+    def _identity(self, cleaned: dict[str, Any]) -> tuple[str, str] | None:
+        """Give whom the entry names: an identity is typed once, and never edited. Raises IdentityError."""
+        if self.instance.pk is not None:
+            return self.instance.kind, self.instance.value
+        if not {"kind", "value"} <= cleaned.keys():
+            return None
+        return canonical(cleaned["kind"], cleaned["value"], conf.key_secret, kinds=self._meta.model.listable)
+
+    def _refuse_repeated(self, kind: str, value: str) -> None:
+        rows = self._meta.model.objects.filter(kind=kind, value=value, source=Origin.MANUAL)
+        if rows.exists():
+            self.add_error("value", f"{kind}:{value} has a manual entry already: edit or extend that one.")
+
+    def _refuse_past(self, end: datetime | None) -> None:
+        if end is not None and end <= timezone.now():
+            self.add_error(
+                "expires_at",
+                f"{_local(end):%Y-%m-%d %H:%M:%S} has passed: such an entry would never count. "
+                "Give a time to come, or leave it blank for ever.",
+            )
+
+    def _is_lengthened(self, end: datetime | None) -> bool:
+        """Whether an entry ends later than it did, and later than now; the form has not touched it yet."""
+        before = self.instance.expires_at
+        return before is not None and (end is None or end > max(before, timezone.now()))
+
+    def _refuse_danger(self, kind: str, value: str, *, is_new: bool) -> None:
+        danger = self.danger(kind, value)
+        if danger and not self.cleaned_data.get("confirm"):
+            self.add_error(
+                "value" if is_new else "expires_at",
+                f"{kind}:{value} is refused: {danger}. Tick the box below if you mean it.",
+            )
 
 
 class BlacklistEntryForm(EntryForm):
@@ -92,10 +118,6 @@ class BlacklistEntryForm(EntryForm):
         model = BlacklistEntry
         fields = ("kind", "value", "reason", "expires_at")
 
-    def danger(self, kind: str, value: str) -> str | None:
-        """Say whom this would lock out. None: nobody who matters."""
-        return lists.danger(kind, value, self.own_address)
-
 
 class AllowlistEntryForm(EntryForm):
     """Somebody who always passes."""
@@ -104,6 +126,7 @@ class AllowlistEntryForm(EntryForm):
         model = AllowlistEntry
         fields = ("kind", "value", "reason", "expires_at")
 
-    def danger(self, kind: str, value: str) -> str | None:
-        """Say that this lets nearly everybody pass. None: it does not."""
-        return width_danger(parse_network(value)) if kind == "ip" else None
+
+def _local(moment: datetime) -> datetime:
+    """Give a time as whoever fills in the form writes it."""
+    return moment if timezone.is_naive(moment) else timezone.localtime(moment)

@@ -82,6 +82,12 @@ def network_value(text: str) -> str:
     return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
 
 
+def holding(value: str) -> list[str]:
+    """Write all networks that are wider than an address or a network and hold it, the narrowest first."""
+    network = parse_network(value)
+    return [str(network.supernet(new_prefix=prefix)) for prefix in range(network.prefixlen - 1, -1, -1)]
+
+
 def is_written(value: str) -> bool:
     """Whether a value is what an identity's text holds already, so that what was copied from a log is understood."""
     if (
