@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from ratelimit_app.conf import conf
-from ratelimit_app.models import BlacklistEntry
+from ratelimit_app.models import AllowlistEntry, BlacklistEntry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -93,3 +93,14 @@ def test_the_command_when_redis_is_away_saves_and_exits_with_1(settings: Any) ->
         run("user:42")
     assert 1 == ending.value.code
     assert 1 == BlacklistEntry.objects.count()
+
+
+def test_the_command_when_the_allowlist_makes_the_ban_void_says_so() -> None:
+    """C102: allow wins; whoever blocks is told what lets the identity pass."""
+    for value in ("203.0.113.0/24", "203.0.113.9"):
+        AllowlistEntry.objects.create(kind="ip", value=value)
+    AllowlistEntry.objects.create(kind="user", value="42", expires_at=timezone.now())
+    assert "passes all the same: ip:203.0.113.0/24 is on the allowlist" in run("ip:203.0.113.9")
+    report = json.loads(run("ip:203.0.113.9", "--json"))
+    assert ["ip:203.0.113.0/24", "ip:203.0.113.9"] == report["allowlisted"]
+    assert "allowlist" not in run("user:42")

@@ -93,7 +93,7 @@ class EntryAdmin(ModelAdmin):
         super().save_model(request, obj, form, change)
         if not obj.is_active():
             self.message_user(
-                request, f"{obj.identity}: this entry has ended, and counts no more.", messages.WARNING
+                request, f"The entry of {obj.identity} has ended, and counts no more.", messages.WARNING
             )
 
     def get_search_results(
@@ -145,7 +145,7 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
         super().save_model(request, obj, form, change)
         if obj.is_active():
             for name in lists.allowing(obj.kind, obj.value):
-                self._warn(request, f"{obj.identity} passes all the same: {name} is on the allowlist.")
+                self._warn(request, f"The ban of {obj.identity} is void: {name} is on the allowlist.")
         else:
             self._tell_rest(request, [obj.identity])
 
@@ -209,7 +209,7 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
             else:
                 self._warn(
                     request,
-                    f"{entry.identity} is left as it is: {danger}. Open the entry to change it if you mean it.",
+                    f"The ban of {entry.identity} is left as it is: {danger}. Open the entry to change it if you mean it.",
                 )
         return harmless
 
@@ -219,10 +219,10 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
             kind, value = kind_of(identity), value_of(identity)
             if BlacklistEntry.objects.active().filter(kind=kind, value=value).exists():
                 self._warn(
-                    request, f"{identity} stays blocked by another entry of its own: unblock the identity."
+                    request, f"Still blocked: {identity}, by another entry of its own. Unblock the identity."
                 )
             for network in lists.covering(kind, value):
-                self._warn(request, f"{identity} stays blocked by {network}: unblock that network too.")
+                self._warn(request, f"Still blocked: {identity}, by {network}. Unblock that network too.")
 
     def _warn(self, request: HttpRequest, text: str) -> None:
         self.message_user(request, text, messages.WARNING)
