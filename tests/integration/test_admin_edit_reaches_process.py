@@ -8,20 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from ratelimit_app import block, publishing, snapshot_cache, unblock
+from ratelimit_app import aunblock, block, offences, publishing, snapshot_cache, unblock
 from ratelimit_app.conf import conf
-from ratelimit_app.models import BlacklistEntry, Rule
+from ratelimit_app.models import BlacklistEntry, PromotionPolicy, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,12 +38,18 @@ ADDRESS, NETWORK = "ip:203.0.113.9", "ip:198.51.100.0/24"
 
 
 class Watcher:
-    """A process of the site, and what it showed last."""
+    """A process of the site, and what it showed last; it also serves further clients of these addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, *addresses: str) -> None:
         self.seen: dict[str, Any] = {}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.watcher", str(connection.settings_dict["NAME"])],
+            [
+                sys.executable,
+                "-m",
+                "tests.integration.watcher",
+                str(connection.settings_dict["NAME"]),
+                *addresses,
+            ],
             cwd=ROOT,
             env=os.environ | {"RATELIMIT_TEST_DATA": str(settings.DATA)},
             stdout=subprocess.PIPE,
@@ -64,10 +73,10 @@ class Watcher:
 
 
 @pytest.fixture
-def watchers() -> Iterator[list[Watcher]]:
+def watchers(request: pytest.FixtureRequest) -> Iterator[list[Watcher]]:
     """Two processes that serve under a rule of 9000/s, with nobody banned."""
     Rule.objects.create(name="a", rate="9000/s")
-    found = [Watcher() for _ in range(WATCHERS)]
+    found = [Watcher(*getattr(request, "param", ())) for _ in range(WATCHERS)]
     try:
         expect(found, {"limit": "9000", "client": 200, "neighbour": 200}, within=STARTING)
         yield found
@@ -84,7 +93,7 @@ def expect(watchers: list[Watcher], wanted: dict[str, Any], *, within: float | N
         time.sleep(0.01)
 
 
-def in_the_admin(page: str, *args: Any, **data: str) -> None:
+def in_the_admin(page: str, *args: Any, **data: Any) -> None:
     """Post a form of the admin."""
     client = Client()
     staff, _ = get_user_model().objects.get_or_create(username="boss", is_staff=True, is_superuser=True)
@@ -93,10 +102,10 @@ def in_the_admin(page: str, *args: Any, **data: str) -> None:
     assert 302 == client.post(reverse(f"admin:ratelimit_app_{page}", args=args), data).status_code
 
 
-def execute(sql: str) -> None:
+def execute(sql: str, *values: Any) -> None:
     """Write past the ORM."""
     with connection.cursor() as cursor:
-        cursor.execute(sql)
+        cursor.execute(sql, values)
 
 
 def edit_in_the_admin() -> None:
@@ -194,3 +203,119 @@ def test_redis_when_flushed_is_filled_again_by_the_processes_themselves(
     valkey.flushdb()
     expect(watchers, {"limit": "7000", "client": 403, "neighbour": 200})
     assert not publishing.sync(check=True).has_drifted
+
+
+def by_function(entry: BlacklistEntry) -> None:
+    """By `unblock`."""
+    assert unblock(entry.identity)
+
+
+def by_async_function(entry: BlacklistEntry) -> None:
+    """By `aunblock`."""
+    assert async_to_sync(aunblock)(entry.identity)
+
+
+def by_command(entry: BlacklistEntry) -> None:
+    """From the shell."""
+    call_command("ratelimit_unblock", entry.identity, stdout=StringIO())
+
+
+def by_action(entry: BlacklistEntry) -> None:
+    """By the list's action."""
+    in_the_admin("blacklistentry_changelist", action="unblock", _selected_action=[entry.pk])
+
+
+def by_delete_action(entry: BlacklistEntry) -> None:
+    """By the admin's own bulk delete."""
+    in_the_admin(
+        "blacklistentry_changelist", action="delete_selected", _selected_action=[entry.pk], post="yes"
+    )
+
+
+def by_delete_page(entry: BlacklistEntry) -> None:
+    """By the page that deletes."""
+    in_the_admin("blacklistentry_delete", entry.pk, post="yes")
+
+
+def by_form(entry: BlacklistEntry) -> None:
+    """By an end that has passed."""
+    in_the_admin("blacklistentry_change", entry.pk, expires_at_0="2020-01-01", expires_at_1="00:00:00")
+
+
+def by_delete(entry: BlacklistEntry) -> None:
+    """By an instance."""
+    entry.delete()
+
+
+def by_queryset_delete(entry: BlacklistEntry) -> None:
+    """By a queryset."""
+    BlacklistEntry.objects.filter(pk=entry.pk).delete()
+
+
+def by_update(entry: BlacklistEntry) -> None:
+    """By an end that is now."""
+    BlacklistEntry.objects.filter(pk=entry.pk).update(expires_at=timezone.now())
+
+
+def by_save(entry: BlacklistEntry) -> None:
+    """By an instance that ends."""
+    entry.expires_at = timezone.now()
+    entry.save()
+
+
+def by_bulk_update(entry: BlacklistEntry) -> None:
+    """By many instances that end."""
+    entry.expires_at = timezone.now()
+    BlacklistEntry.objects.bulk_update([entry], ["expires_at"])
+
+
+def by_another_identity(entry: BlacklistEntry) -> None:
+    """By a row that bans somebody else from now on."""
+    entry.kind, entry.value = "user", f"was-{entry.pk}"
+    entry.save()
+
+
+def by_update_to_another(entry: BlacklistEntry) -> None:
+    """The same, by a queryset."""
+    BlacklistEntry.objects.filter(pk=entry.pk).update(kind="user", value=f"is-{entry.pk}")
+
+
+def by_sync(entry: BlacklistEntry) -> None:
+    """Past the ORM, which the periodic sync repairs."""
+    execute("DELETE FROM ratelimit_app_blacklistentry WHERE id = %s", entry.pk)
+    publishing.sync()
+
+
+def by_function_where_several_ban(entry: BlacklistEntry) -> None:
+    """By hand, imported and promoted at once."""
+    for source in ("imported", "promoted"):
+        BlacklistEntry.objects.create(kind=entry.kind, value=entry.value, source=source)
+    assert 3 == unblock(entry.identity)
+
+
+WAYS = (
+    by_function, by_async_function, by_command, by_action, by_delete_action, by_delete_page, by_form, by_delete,
+    by_queryset_delete, by_update, by_save, by_bulk_update, by_another_identity, by_update_to_another, by_sync,
+    by_function_where_several_ban,
+)  # fmt: skip
+MANY = [f"203.0.113.{100 + number}" for number in range(len(WAYS) + 1)]
+
+
+@pytest.mark.parametrize("watchers", [MANY], indirect=True)
+def test_a_ban_when_lifted_in_any_way_is_forgotten_by_two_other_processes_and_not_made_again(
+    watchers: list[Watcher],
+) -> None:
+    """C96: the mark, the offences and what each process remembers: the next promotion finds nothing to ban."""
+    PromotionPolicy.objects.create(name="p", threshold=5)
+    entries = [BlacklistEntry.objects.create(kind="ip", value=address) for address in MANY]
+    # The one of the last stays, to show that the promotion would have banned the others.
+    lifted, last = MANY[:-1], MANY[-1]
+    expect(watchers, dict.fromkeys(MANY, 403), within=STARTING)
+    offences.record((f"ip:{address}", "a") for address in MANY for _ in range(9))
+    offences.flush()
+    for way, entry in zip(WAYS, entries, strict=False):
+        way(entry)
+    expect(watchers, dict.fromkeys(lifted, 200) | {last: 403}, within=STARTING)
+    call_command("ratelimit_promote", stdout=StringIO())
+    promoted = BlacklistEntry.objects.active().filter(source="promoted")
+    assert [last] == list(promoted.values_list("value", flat=True))

@@ -1,7 +1,7 @@
 """
 A process of the site, for tests: it serves requests again and again, and prints what they get when that changes.
 
-Its one argument is the name of the tests' database.
+Its arguments are the name of the tests' database, and the addresses of further clients.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
@@ -20,15 +21,20 @@ settings.DATABASES["default"]["NAME"] = sys.argv[1]
 django.setup()
 
 CLIENT, NEIGHBOUR = "203.0.113.9", "198.51.100.7"
+OTHERS = sys.argv[2:]
 
 
 def look() -> dict[str, object]:
-    """What a client, and another one of a network, get at this moment."""
+    """What a client, another one of a network, and the others get at this moment."""
     from django.test import Client
 
-    client, neighbour = (Client(REMOTE_ADDR=address).get("/plain/") for address in (CLIENT, NEIGHBOUR))
+    def get(address: str) -> Any:
+        return Client(REMOTE_ADDR=address).get("/plain/")
+
+    client, neighbour = get(CLIENT), get(NEIGHBOUR)
     limit = neighbour.headers.get("X-RateLimit-Limit")
-    return {"limit": limit, "client": client.status_code, "neighbour": neighbour.status_code}
+    seen = {"limit": limit, "client": client.status_code, "neighbour": neighbour.status_code}
+    return seen | {address: get(address).status_code for address in OTHERS}
 
 
 def main() -> None:
