@@ -40,26 +40,35 @@ class Routed:
         return self._route
 
     def reroute(self) -> bool:
-        """Whether a middleware has sent the request elsewhere since its route was asked for; once Django has resolved it."""
+        """
+        Whether the request goes elsewhere than its route said when it was asked for; that is the new one then.
+
+        To be asked when Django has resolved the request: its word is the last, whatever is remembered of the path.
+        """
         route, request = self._route, self.request
-        if route is None or (
-            self._went == (request.method, request.path_info)
-            and request.resolver_match.view_name == route.view_name
-        ):
+        if route is None:
             return False
-        self._route = None
+        went, match = (request.method, request.path_info), request.resolver_match
+        if self._went == went and match.view_name == route.view_name:
+            return False
+        self._route, self._went = _made(match, *_asked(request)), went
         return True
 
 
 def route_of(request: HttpRequest) -> Route:
     """Give the route of a request, before or after Django has resolved it."""
-    urlconf = getattr(request, "urlconf", None) or settings.ROOT_URLCONF
+    urlconf, path, script = _asked(request)
     language = get_language() if _speaks(urlconf) else None
-    path, whole = request.path_info, request.path
-    script = "" if whole == path else whole.removesuffix(path)
     # What only an attacker would write is not remembered: it would fill the memory.
     look_up = _route if len(path) <= MAX_PATH else _route.__wrapped__
-    return look_up(urlconf, path, language, script)
+    return look_up(urlconf, path, script, language)
+
+
+def _asked(request: HttpRequest) -> tuple[Any, str, str]:
+    """Give the URLs that resolve a request, its path, and the script's name before it."""
+    path, whole = request.path_info, request.path
+    script = "" if whole == path else whole.removesuffix(path)
+    return getattr(request, "urlconf", None) or settings.ROOT_URLCONF, path, script
 
 
 @lru_cache(maxsize=128)
@@ -77,17 +86,23 @@ def _is_spoken(node: Any) -> bool:
 
 
 @lru_cache(maxsize=MAX_ROUTES)
-def _route(urlconf: Any, path: str, _language: str | None, script: str) -> Route:
+def _route(urlconf: Any, path: str, script: str, _language: str | None) -> Route:
     """Resolve a path once; the language counts, since `i18n_patterns` resolve by it."""
-    canonical = canonical_path(path)
-    literal = canonical_path(path, dots=False) if "/." in path else ""
-    mount = canonical_path(script).rstrip("/")
     try:
         match = resolve(path, urlconf)
     except Resolver404:
-        return Route("", canonical, literal=literal, names=_names([literal or canonical], mount), mount=mount)
-    is_drf = hasattr(getattr(match.func, "cls", None), "get_throttles")
+        match = None
+    return _made(match, urlconf, path, script)
+
+
+def _made(match: ResolverMatch | None, urlconf: Any, path: str, script: str) -> Route:
+    canonical = canonical_path(path)
+    literal = canonical_path(path, dots=False) if "/." in path else ""
+    mount = canonical_path(script).rstrip("/")
     paths = [literal or canonical]
+    if match is None:
+        return Route("", canonical, literal=literal, names=_names(paths, mount), mount=mount)
+    is_drf = hasattr(getattr(match.func, "cls", None), "get_throttles")
     if is_drf:
         paths += _without_format(paths[0], match)
     root = _admin_root(match, urlconf)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
-from django.db import connections
+from django.db import connections, transaction
+from django.db.models.query import QuerySet
 from django.utils import timezone
 
 import ratelimit_app
@@ -170,6 +171,42 @@ def test_unblock_when_called_lifts_every_ban_of_the_identity(valkey: Any) -> Non
     left = BlacklistEntry.objects.get(value="42")
     assert ("promoted", 2, False) == (left.source, left.level, left.is_active())
     assert 0 == unblock("user:42")
+
+
+def test_unblock_when_nobody_is_banned_forgets_offences_and_memory_all_the_same(
+    valkey: Any, client: Any
+) -> None:
+    """C96: who is about to be banned is let off; and so is whom only this process still knows to be banned."""
+    block("ip:203.0.113.9", reason="")
+    snapshot_cache.refresh()
+    assert 403 == client.get("/plain/", REMOTE_ADDR="203.0.113.9").status_code
+    QuerySet(BlacklistEntry)._raw_delete("default")
+    valkey.delete(conf.keys.mark("ip:203.0.113.9"), conf.keys.marks)
+    valkey.hset(conf.keys.offences("ip:203.0.113.9"), "1|a", 5)
+    assert 403 == client.get("/plain/", REMOTE_ADDR="203.0.113.9").status_code
+    assert 0 == unblock("ip:203.0.113.9")
+    assert [] == offences.counts("ip:203.0.113.9")
+    assert 200 == client.get("/plain/", REMOTE_ADDR="203.0.113.9").status_code
+
+
+def test_unblock_when_rolled_back_forgets_nothing(valkey: Any) -> None:
+    """C98: until the commit the ban stands, and so do the offences."""
+    block("user:42", reason="")
+    valkey.hset(conf.keys.offences("user:42"), "1|a", 5)
+    with transaction.atomic():
+        assert 1 == unblock("user:42")
+        transaction.set_rollback(True)
+    assert (0, [(1, "a", 5)]) == (mark(valkey, "user:42"), offences.counts("user:42"))
+
+
+def test_unblock_when_redis_is_away_lifts_the_ban_and_raises_nothing(settings: Any, caplog: Any) -> None:
+    """C120: the row is gone; what Redis still has is repaired by the sync, and the log says so."""
+    block("user:42", reason="")
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/valkey.sock?db=0"}
+    settings.CACHES = {"default": cache}
+    assert 1 == unblock("user:42")
+    assert 0 == BlacklistEntry.objects.count()
+    assert "ratelimit.offences_kept" in caplog.text
 
 
 async def test_the_async_twins_when_awaited_do_the_same(valkey: Any) -> None:

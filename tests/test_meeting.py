@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -10,7 +10,7 @@ from django.conf.urls.i18n import i18n_patterns
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
-from django.urls import include, path, re_path
+from django.urls import include, path, re_path, register_converter
 from django.views.static import serve
 from rest_framework.urlpatterns import format_suffix_patterns
 
@@ -38,6 +38,24 @@ class Things(views.Api):
         return super().get(request)
 
 
+class Slug:
+    """A converter that asks what there is, as one does that looks into a database."""
+
+    regex = "[a-z]+"
+    known: ClassVar[set[str]] = set()
+
+    def to_python(self, value: str) -> str:
+        """Refuse what is not there."""
+        if value not in self.known:
+            raise ValueError(value)
+        return value
+
+    to_url = str
+
+
+register_converter(Slug, "known")
+
+
 inner = ([path("pay/<int:number>/", executed, name="pay")], "inner")
 outer = ([path("inner/", include(inner, namespace="deep"))], "outer")
 
@@ -51,6 +69,7 @@ urlpatterns = [
     path("files/<path:name>", executed, name="files"),
     path("static/<path:path>", serve, {"document_root": "/nonexistent"}, name="static"),
     path("unnamed/", executed),
+    path("grown/<known:slug>/", executed, name="grown"),
     path("outer/", include(outer, namespace="eu")),
     path("tenants/<slug:tenant>/", include(([path("buy/", executed, name="buy")], "shop"))),
     *format_suffix_patterns([path("things/", Things.as_view(), name="things")]),
@@ -285,6 +304,18 @@ async def test_a_urlconf_when_a_middleware_switches_it_names_the_view(
     stack(**{place: ("tests.test_meeting.switch",)})
     rules({"rate": "1/h", "route": "hidden"})
     assert [200, 429, 200] == await send("GET /hidden/", "GET /hidden/", "GET /page/")
+
+
+async def test_a_view_when_the_router_learns_of_it_while_the_site_runs_is_met(
+    send: Any, rules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C144: Django's word is the last, not what was remembered of the path when it led nowhere."""
+    rules({"rate": "2/h", "route": "grown"})
+    assert [404] * 3 == await send(*["GET /grown/page/"] * 3)
+    monkeypatch.setattr(Slug, "known", {"page"})
+    assert [200, 200, 429] == await send(*["GET /grown/page/"] * 3)
+    monkeypatch.setattr(Slug, "known", set())
+    assert [404] == await send("GET /grown/page/")
 
 
 @pytest.mark.parametrize("place", ["before", "after"])

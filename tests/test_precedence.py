@@ -168,7 +168,7 @@ def test_an_allowlist_when_everything_else_denies_wins_at_every_door(
 ) -> None:
     """C102: a banned address in a banned network, a banned user, and a rule of nothing: the allowlist beats them all."""
     ban(valkey, ann)
-    lists = {
+    lists: dict[str, dict[str, Any]] = {
         "address": {"allowed_networks": table(CLIENT)},
         "network": {"allowed_networks": table("203.0.112.0/23")},
         "user": {"allowed_users": {f"user:{ann.pk}": 0}},
@@ -259,7 +259,7 @@ def test_a_ban_of_a_network_when_a_narrower_one_ends_first_goes_on(
     made = rules({"rate": "9/m"})
     for network, minutes in (("203.0.113.0/28", 1), ("203.0.113.0/24", 3), ("203.0.112.0/23", 2)):
         made.networks.set(network, now + minutes * MINUTE_US)
-    for minutes, expected in ((0, 403), (1.1, 403), (1, 403), (1, 200)):
+    for minutes, expected in ((0.0, 403), (1.1, 403), (1.0, 403), (1.0, 200)):
         travel(minutes * 60)
         assert expected == status("/plain/")
 
