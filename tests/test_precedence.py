@@ -75,6 +75,12 @@ class Api(APIView):
         return Response({})
 
 
+class Nobody(Api):
+    """An API that does not know Django's user: what the middleware has found holds here too."""
+
+    authentication_classes = []
+
+
 class NoneAtAll(UserRateThrottle):
     """A throttle of DRF's name that lets nobody pass."""
 
@@ -103,12 +109,13 @@ urlpatterns = [
     path("checked/", checked),
     path("achecked/", achecked),
     path("api/", Api.as_view()),
+    path("nobody/", Nobody.as_view()),
     path("named/", Named.as_view()),
     path("function-api/", function_api),
 ]
 # Whether the door needs the middleware.
 DOORS = {
-    "/plain/": True, "/aplain/": True, "/decorated/": False, "/adecorated/": False, "/checked/": False,
+    "/plain/": True, "/aplain/": True, "/nobody/": True, "/decorated/": False, "/adecorated/": False, "/checked/": False,
     "/achecked/": False, "/api/": False, "/named/": False, "/function-api/": False,
 }  # fmt: skip
 WAYS = [(url, with_) for url, needs in DOORS.items() for with_ in ((True,) if needs else (True, False))]
