@@ -60,14 +60,14 @@ def route_of(request: HttpRequest) -> Route:
     urlconf, path, script = _asked(request)
     language = get_language() if _speaks(urlconf) else None
     # What only an attacker would write is not remembered: it would fill the memory.
-    look_up = _route if len(path) <= MAX_PATH else _route.__wrapped__
+    look_up = _route if len(path) + len(script) <= MAX_PATH else _route.__wrapped__
     return look_up(urlconf, path, script, language)
 
 
 def _asked(request: HttpRequest) -> tuple[Any, str, str]:
     """Give the URLs that resolve a request, its path, and the script's name before it."""
     path, whole = request.path_info, request.path
-    script = "" if whole == path else whole.removesuffix(path)
+    script = whole[: -len(path)] if path and whole.endswith(path) else ""
     return getattr(request, "urlconf", None) or settings.ROOT_URLCONF, path, script
 
 

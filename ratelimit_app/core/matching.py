@@ -128,12 +128,12 @@ class Matcher:
         literal = route.literal or route.path
         found = {self._longest(path) for path in (literal, *route.names)}
         doubtful = self._longest(route.path) if route.literal else -1
-        key = (route.view_name, frozenset(found), doubtful, route.admin_root, route.mount)
+        roots = (route.admin_root, route.mount + route.admin_root) if route.admin_root else ()
+        key = (route.view_name, frozenset(found), doubtful, roots)
         place = self._places.get(key)
         if place is None:
             _make_room(self._places, MAX_REMEMBERED)
             prefixes = frozenset(prefix for number in found for prefix in self._chain(number))
-            roots = (route.admin_root, route.mount + route.admin_root) if route.admin_root else ()
             made = Place(route.view_name, prefixes, frozenset(self._chain(doubtful)) - prefixes, roots)
             place = self._places.setdefault(key, made)
         return place

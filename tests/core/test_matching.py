@@ -191,6 +191,15 @@ def test_methods_when_a_client_invents_them_are_remembered_as_one() -> None:
     assert 1 == len(made._found)
 
 
+def test_a_place_when_only_the_script_differs_is_one() -> None:
+    """A middleware that cuts a client's own words off the path makes no places of them (C140)."""
+    made = snapshot(all="", page="/page/")
+    places = {
+        made.place(route(f"/page/{n}", "page", names=(f"/t{n}/page/{n}",), mount=f"/t{n}")) for n in range(50)
+    }
+    assert 1 == len(places)
+
+
 def test_a_path_when_absurdly_long_is_not_remembered() -> None:
     """It meets its rules, and leaves nothing behind."""
     made = snapshot(api="/api/")
