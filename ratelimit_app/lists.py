@@ -29,6 +29,7 @@ logger = logging.getLogger("ratelimit_app")
 
 MAX_PERIOD = 100 * 365 * 86_400
 _MAX_REASON = 500
+_CHUNK = 500
 
 
 def block(
@@ -75,13 +76,14 @@ def unblock(identity: str) -> int:
 
 def lift(entries: QuerySet[BlacklistEntry], identities: Collection[str]) -> int:
     """End the bans of these entries, which are those of these identities, and give how many ended."""
-    pks = list(entries.order_by().values_list("pk", flat=True))
+    pks, count = list(entries.order_by().values_list("pk", flat=True)), 0
     with transaction.atomic(using=entries.db):
-        rows = BlacklistEntry.objects.using(entries.db).filter(pk__in=pks)
-        ended: int = rows.filter(source=Origin.PROMOTED).active().update(expires_at=timezone.now())
-        deleted, _ = rows.exclude(source=Origin.PROMOTED).delete()
+        for start in range(0, len(pks), _CHUNK):
+            rows = BlacklistEntry.objects.using(entries.db).filter(pk__in=pks[start : start + _CHUNK])
+            count += rows.filter(source=Origin.PROMOTED).active().update(expires_at=timezone.now())
+            count += rows.exclude(source=Origin.PROMOTED).delete()[0]
         transaction.on_commit(lambda: _forget(identities), using=entries.db, robust=True)
-    return ended + deleted
+    return count
 
 
 def _forget(identities: Collection[str]) -> None:

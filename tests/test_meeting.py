@@ -173,6 +173,8 @@ def stack(settings: Any) -> Any:
         ("things", ["/things/", "/things.json", "/things.json/", "/things/?format=json", "/things.api?format=json"]),
         ("/things/", ["/things/", "/things.json", "/things.json/", "/things/?format=json", "/things.api"]),
         ("/plainly/", ["/plainly", "/plainly.json", "/plainly.api"]),
+        ("/p%61ge/", ["/page/", "/p%61ge/", "/PAGE"]),
+        ("/%66iles/%252e", ["/files/%252e", "/files/%252E/x"]),
         ("eu:deep:pay", ["/outer/inner/pay/1/", "/outer/inner/pay/2/"]),
         ("shop:buy", ["/tenants/acme/buy/", "/tenants/other/buy/", "/tenants/ACME/buy/"]),
         ("static", ["/static/a.css", "/static/b.css", "/static/%2e%2e/c.css"]),
@@ -200,6 +202,20 @@ def test_a_prefix_when_letters_only_look_alike_to_a_pattern_without_case_is_met(
     rules({"rate": "2/h", "route": "/login/"})
     urls = ("/log\u0131n", "/LOG\u0130N/", "/login")
     assert [200, 200, 429] == [Client().get(url).status_code for url in urls]
+
+
+@pytest.mark.parametrize("route", ["/caf\u00e9/", "/caf%C3%A9", "/CAF\u00c9", "/%63af%c3%a9/"])
+def test_a_prefix_when_copied_from_an_address_bar_is_what_it_stands_for(rules: Any, route: str) -> None:
+    """C145: as letters or as percent signs, a path is one path."""
+    rules({"rate": "2/h", "route": route})
+    urls = ("/caf\u00e9/", "/caf%C3%A9", "/CAF%C3%89/x")
+    assert [404, 404, 429] == [Client().get(url).status_code for url in urls]
+
+
+def test_a_prefix_when_its_bytes_are_no_text_is_read_as_django_reads_them(rules: Any) -> None:
+    """C145: what cannot be decoded stays percent signs, on both sides."""
+    rules({"rate": "1/h", "route": "/%ff/"})
+    assert [404, 429] == [Client().get(url).status_code for url in ("/%ff", "/%FF/x")]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ BAD_RULES: dict[str, list[Any]] = {
     "rate": ["", "-1/s", "1.7/s", "5/0s", "5/-1s", "5/x", "10/month", "10/week-end", "1.5/s", "5", "20000/s"],
     "key": ["", "usr", "ip+ip", "header:", "ip,user"],
     "name": ["", "a b", "a;b", "ä"],
-    "route": ["a b", "a::b", ":", "no spaces /"],
+    "route": ["a b", "a::b", ":", "no spaces /", "/login?next=/", "/page#top"],
     "methods": ["FETCH"],
     "algorithm": ["", "unknown"],
     "mode": ["", "on"],

@@ -192,7 +192,7 @@ class BlacklistEntryAdmin(EntryAdmin, StatusAdmin):
         entries = list(every)
         identities = list(dict.fromkeys(entry.identity for entry in entries))
         self.log_deletions(request, every.exclude(source=Origin.PROMOTED))
-        lists.lift(BlacklistEntry.objects.filter(pk__in=[entry.pk for entry in entries]), identities)
+        lists.lift(every, identities)
         for entry in entries:
             if entry.source == Origin.PROMOTED:
                 self.log_change(request, entry, "Unblocked by an action.")

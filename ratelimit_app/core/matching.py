@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ratelimit_app.core.groups import deciding
 from ratelimit_app.core.rules import METHODS, Rule
@@ -172,7 +173,13 @@ class Matcher:
 
 
 def _written(rule: Rule) -> str:
-    return canonical_path(rule.route) if rule.route.startswith("/") else rule.route
+    """Write a route as it is looked up; a prefix may have been copied from an address bar, percent signs and all."""
+    if not rule.route.startswith("/"):
+        return rule.route
+    try:
+        return canonical_path(unquote(rule.route, errors="strict"))
+    except UnicodeDecodeError:
+        return canonical_path(rule.route)  # Such bytes stay percent signs in Django's paths too.
 
 
 def _holders(prefixes: Sequence[str]) -> list[int]:
@@ -197,5 +204,5 @@ def _covers_admin(rule: Rule, place: Place) -> bool:
         return True
     if not rule.route.startswith("/"):
         return bool(rule.route)
-    prefix = canonical_path(rule.route)
+    prefix = _written(rule)
     return any(prefix.startswith(root.rstrip("/")) for root in place.admin_roots)

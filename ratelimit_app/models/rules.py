@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
-_ROUTE = re.compile(r"/\S*|[^\s/:]+(:[^\s/:]+)*")
+_ROUTE = re.compile(r"/[^\s?#]*|[^\s/:]+(:[^\s/:]+)*")
 _PROMISED = [
     "sliding_window",
     "fixed_window",
@@ -180,7 +180,7 @@ class Rule(models.Model):
             refuse(
                 "route",
                 f"{self.route!r} is not a route: expected a view name such as 'coupons:grab', or a path prefix "
-                "that begins with '/'. Leave it blank for any.",
+                "that begins with '/', without a query. Leave it blank for any.",
             )
         if _ZERO_PERIOD.search(str(self.rate)):
             refuse("rate", str(RateError(self.rate, "a period does not begin with 0")))
