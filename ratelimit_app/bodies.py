@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from io import SEEK_END, BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
@@ -13,9 +14,6 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import RawPostDataException
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_BODY = 1024 * 1024
 
@@ -41,16 +39,37 @@ def is_too_large(request: HttpRequest) -> bool:
     return _has_fields(_kind(request)) and _body_size(request) > max_body()
 
 
-def parsed_body(request: HttpRequest) -> Mapping[str, Any]:
-    """Parse a copy of a body within the bound; the view still reads its own. Anything unreadable has no fields."""
+def parsed_body(request: HttpRequest, holder: Any = None) -> Mapping[str, Any]:
+    """
+    Parse a copy of a body within the bound; the view still reads its own. Anything unreadable has no fields.
+
+    `holder`: DRF's request. What it or Django has parsed already may have been read from a stream that has ended.
+    """
     try:
         if not 0 < _body_size(request) <= max_body():
             return {}
-        return _fields(request, _kind(request))
+        known = _known(request, holder)
+        return _fields(request, _kind(request)) if known is None else known
     except (ValueError, LookupError, RecursionError, OSError):
         return {}
     except (RawPostDataException, MultiPartParserError, SuspiciousOperation):
         return {}
+
+
+def _known(request: HttpRequest, holder: Any) -> Mapping[str, Any] | None:
+    """Give the fields that were parsed before us, where the bytes of the body are gone; None: parse them."""
+    if hasattr(request, "_body"):
+        return None
+    found = (getattr(holder, "_data", None), vars(request).get("_post"))
+    return next((data for data in found if isinstance(data, Mapping) and data), None)
+
+
+def field_text(value: Any) -> str | None:
+    """Write a value that is no text, as JSON has them and DRF's parsers may give them; None where that is too deep."""
+    try:
+        return json.dumps(value, sort_keys=True, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _body_size(request: HttpRequest) -> int:

@@ -14,6 +14,7 @@ from ratelimit_app.core.addresses import Address, parse_network
 from ratelimit_app.core.entries import block_danger, parse_identity
 from ratelimit_app.core.identity import IdentityError
 from ratelimit_app.models import BlacklistEntry, Origin
+from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -92,7 +93,7 @@ def read_identity(identity: str) -> tuple[str, str]:
     if type(identity) is not str:
         msg = f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'."
         raise IdentityError(msg)
-    return parse_identity(identity, conf.key_secret)
+    return parse_identity(identity, conf.key_secret, normalize=normalized)
 
 
 def check_period(period: float | None) -> None:

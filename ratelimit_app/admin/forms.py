@@ -13,6 +13,7 @@ from ratelimit_app.core.addresses import parse_network
 from ratelimit_app.core.entries import canonical, width_danger
 from ratelimit_app.core.identity import IdentityError
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin, Rule
+from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
     from ratelimit_app.core.addresses import Address
@@ -64,7 +65,9 @@ class EntryForm(OneErrorForm):
             return cleaned
         model = self._meta.model
         try:
-            kind, value = canonical(cleaned["kind"], cleaned["value"], conf.key_secret, kinds=model.listable)
+            kind, value = canonical(
+                cleaned["kind"], cleaned["value"], conf.key_secret, kinds=model.listable, normalize=normalized
+            )
         except IdentityError:
             return cleaned  # The model says it, beside the field.
         if (
