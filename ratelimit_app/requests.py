@@ -178,7 +178,8 @@ class RequestFacts:
 
     def field(self, name: str) -> str | None:
         if self._body is _UNKNOWN:
-            self._body = parsed_body(self.request, self.user_source)
+            as_drf = self.user_source is not self.request or self.route.is_drf
+            self._body = parsed_body(self.request, self.user_source, as_drf=as_drf)
         value = self._body.get(name)
         return value if value is None or isinstance(value, str) else field_text(value)
 
