@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth.signals import user_login_failed
 from django.views.decorators.debug import sensitive_variables
@@ -13,9 +14,6 @@ from ratelimit_app.authentication import EVERY_TRY, FAILURES, Attempt, decide, l
 from ratelimit_app.core.asking import Door
 from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge, Ratelimited
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class RateLimitBackend:
@@ -50,9 +48,9 @@ _FAILURE = Door(sender=RateLimitBackend, scope=FAILURES, scopeless=False)
 
 
 @sensitive_variables("credentials")
-def count_failure(*, credentials: Mapping[str, Any], request: Any = None, **_: Any) -> None:
-    """Charge a try that has failed; one that we refused is none."""
-    attempt = last(request, credentials)
+def count_failure(*, credentials: Any = None, request: Any = None, **_: Any) -> None:
+    """Charge a try that has failed; one that we refused is none. A project may send the signal in any form."""
+    attempt = last(request, credentials if isinstance(credentials, Mapping) else {})
     if not attempt.is_refused:
         with suppress(BodyTooLarge):
             engine.run(pass_door(attempt, _FAILURE), attempt)

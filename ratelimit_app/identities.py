@@ -97,8 +97,13 @@ def _resolved(part: str) -> str:
 
 
 def _parts(identity: str) -> list[str]:
-    """Split a joined identity that code has written; a `+` in a value joins nothing."""
-    parts = split(identity)
+    """Split a joined identity that code has written; a `+` before what has no kind belongs to the value."""
+    parts: list[str] = []
+    for part in split(identity):
+        if parts and ":" not in part:
+            parts[-1] += "+" + part
+        else:
+            parts.append(part)
     return parts if all(":" in part for part in parts) else [identity]
 
 

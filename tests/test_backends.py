@@ -344,6 +344,8 @@ def test_a_failure_when_a_project_tells_of_it_itself_is_counted(rules: Any) -> N
     for _ in range(3):
         assert authenticate(None, username="alice", password=RIGHT)
         user_login_failed.send(sender=__name__, credentials={"username": "carol", "otp": "1"}, request=None)
+    for told in ({}, {"credentials": None}, {"credentials": "carol", "request": {"type": "http"}}):
+        user_login_failed.send(sender=__name__, **told)
     assert authenticate(None, username="alice", password=RIGHT)
     assert authenticate(None, username="carol", password=RIGHT) is None
     assert [RIGHT] * 4 == logins.tried

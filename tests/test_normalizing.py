@@ -261,6 +261,26 @@ def test_an_identity_when_named_in_code_is_that_of_requests(normalizer: Any, rul
         assert peek("field:username:Alice ", "1/m", group="g").allowed
 
 
+def test_an_identity_when_its_value_has_a_plus_is_that_of_requests(rules: Any, valkey: Any) -> None:
+    """An address of mail with a tag joins nothing, alone and joined: code counts by what requests count by."""
+    rules(
+        {"name": "r", "rate": "9/m", "key": "ip+field:username"},
+        {"name": "s", "rate": "9/m", "key": "field:username"},
+    )
+    DOORS["middleware"]("Alice+Tag@example.org")
+    for named in (
+        "ip:127.0.0.1+field:username:alice+tag@EXAMPLE.org",
+        "field:username:alice+tag@example.org",
+    ):
+        assert valkey.exists(
+            conf.keys.log(canonical(named), b"r") if "ip" in named else conf.keys.log(canonical(named), b"s")
+        )
+        assert acquire(named, "1/m", group="g").allowed
+        assert not acquire(named, "1/m", group="g").allowed
+    assert "user:1%2Bx+ip:192.0.2.1" == canonical("user:1+x+ip:192.0.2.1")
+    assert "key:a%2Bb" == canonical("a+b")
+
+
 @pytest.mark.django_db
 def test_a_normaliser_when_its_answer_changes_is_asked_again(rules: Any) -> None:
     """What a project's normaliser gave is not remembered: an account that was renamed is counted by its new name."""
