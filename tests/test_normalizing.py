@@ -91,6 +91,7 @@ async def aruled(request: HttpRequest) -> HttpResponse:
 
 
 @ratelimit(key="field:username", rate="3/m")
+@ratelimit(key="ip", rate="1000/m")
 def decorated(request: HttpRequest) -> HttpResponse:
     """A page with a decorator."""
     return HttpResponse("ok")

