@@ -83,12 +83,16 @@ class Attempt(RequestFacts):
         return credentials.keys() == self._seen.keys() and hashed.items() <= self._seen.items()
 
     def settle(self, decision: Decision) -> None:
-        """Keep what was decided, for the answer to the request and for the news that the try has failed."""
+        """
+        Keep what was decided, for the answer to the request and for the news that the try has failed.
+
+        Its charges stay with the try: what a view gives back of its request are not the passwords it has tried.
+        """
         self._fields = {}
         memory, refused = self.around.memory, self.around.refused
         memory.store_failed |= self.memory.store_failed
         for decided in self.memory.decisions:
-            memory.remember((), decided)
+            memory.remember((), replace(decided, charges=[]))
         if memory.denied is refused:
             memory.denied = None if decision.allowed else decision
         self.is_refused = not decision.allowed

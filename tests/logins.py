@@ -17,6 +17,7 @@ from rest_framework.authtoken.views import obtain_auth_token
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from ratelimit_app import check, refund
 from ratelimit_app.decorators import ratelimit
 
 if TYPE_CHECKING:
@@ -89,6 +90,14 @@ def twice(request: HttpRequest) -> HttpResponse:
 
 
 @csrf_exempt
+def refunding(request: HttpRequest) -> HttpResponse:
+    """A login that gives its request back."""
+    answer = _said(authenticate(request, **_credentials(request)))
+    refund(check(request))
+    return answer
+
+
+@csrf_exempt
 @ratelimit(key="ip", rate="100/m")
 def decorated(request: HttpRequest) -> HttpResponse:
     """A login under a decorator of its own."""
@@ -124,6 +133,7 @@ urlpatterns = [
     path("aforgetful/", aforgetful),
     path("batch/", batch),
     path("twice/", twice),
+    path("refunding/", refunding),
     path("decorated/", decorated),
     path("watching/", watching),
 ]

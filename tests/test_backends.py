@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,6 +203,14 @@ def test_tries_when_batched_in_one_request_count_each(rules: Any) -> None:
     assert 3 == len(logins.tried)
 
 
+def test_a_try_when_the_view_gives_its_request_back_stays_counted(rules: Any, valkey: Any) -> None:
+    """A refund is of the request's own charges: it does not make passwords free."""
+    rules(ACCOUNT, {"name": "site", "rate": "100/m", "key": "ip"})
+    send = sent_json("/refunding/")
+    assert [401, 401, 401, 429] == [send("alice", WRONG).status_code for _ in range(4)]
+    assert 0 == valkey.zcard(conf.keys.log("ip:127.0.0.1", b"site"))
+
+
 def test_a_login_when_its_second_try_passes_is_answered_by_the_view(rules: Any) -> None:
     """A page that tries a name twice signs in by the second; the refusal of the first is no longer the answer."""
     rules({**ACCOUNT, "rate": "1/m"})
@@ -239,6 +248,30 @@ def test_a_try_when_there_is_no_request_counts_by_what_is_known(
             authenticate(username=name, password=WRONG)
     assert 5 == len(logins.tried)
     assert 1 == caplog.text.count("ratelimit.address_unknown")
+
+
+def test_a_try_when_its_request_is_over_is_nobodys(rules: Any, valkey: Any) -> None:
+    """Code that runs after a request in the same thread is not counted as its client."""
+    rules({**ACCOUNT, "key": "ip"})
+    WAYS["forgetful"]("alice", WRONG, "203.0.113.7")
+    authenticate(username="alice", password=WRONG)
+    logs = {key: valkey.zcard(key) for key in valkey.keys("rl:1:{*}:*")}
+    assert {b"rl:1:{ip:203.0.113.7}:account": 1, b"rl:1:{ip:unknown}:account": 1} == logs
+
+
+def test_tries_when_many_threads_make_them_at_once_are_counted_exactly(rules: Any) -> None:
+    """C50: forty guesses at once, spelled in many ways, are three looks at the password."""
+    rules(ACCOUNT)
+
+    def guess(number: int) -> bool:
+        try:
+            RateLimitBackend().authenticate(None, username=("alice", "ALICE ", "Alice")[number % 3])
+        except Ratelimited:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert 3 == sum(pool.map(guess, range(40)))
 
 
 @pytest.mark.parametrize("model_field", ["username", "email"])
