@@ -14,7 +14,7 @@ class RatelimitAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from ratelimit_app import checks, conf, local_cache, publishing, receivers, snapshot_cache
+        from ratelimit_app import backends, checks, conf, local_cache, publishing, receivers, snapshot_cache
         from ratelimit_app.store import gateway
 
         setting_changed.connect(conf.on_setting_changed, dispatch_uid="ratelimit_app.conf")
@@ -24,3 +24,4 @@ class RatelimitAppConfig(AppConfig):
         snapshot_cache.publish_when_missing(publishing.publish_missing)
         snapshot_cache.when_forgotten(local_cache.forget)
         receivers.connect()
+        backends.connect()

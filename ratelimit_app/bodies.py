@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from io import SEEK_END, BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
@@ -14,10 +15,8 @@ from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import RawPostDataException
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 MAX_BODY = 1024 * 1024
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 def max_body() -> int:
@@ -41,16 +40,38 @@ def is_too_large(request: HttpRequest) -> bool:
     return _has_fields(_kind(request)) and _body_size(request) > max_body()
 
 
-def parsed_body(request: HttpRequest) -> Mapping[str, Any]:
-    """Parse a copy of a body within the bound; the view still reads its own. Anything unreadable has no fields."""
+def parsed_body(request: HttpRequest, holder: Any = None, *, as_drf: bool = False) -> Mapping[str, Any]:
+    """
+    Parse a copy of a body within the bound; the view still reads its own. Anything unreadable has no fields.
+
+    `holder`: DRF's request. What it or Django has parsed already may have been read from a stream that has ended.
+    `as_drf`: read JSON in the charset that the client names, as DRF does.
+    """
     try:
         if not 0 < _body_size(request) <= max_body():
             return {}
-        return _fields(request, _kind(request))
+        known = _known(request, holder)
+        return _fields(request, _kind(request), as_drf=as_drf) if known is None else known
     except (ValueError, LookupError, RecursionError, OSError):
         return {}
     except (RawPostDataException, MultiPartParserError, SuspiciousOperation):
         return {}
+
+
+def _known(request: HttpRequest, holder: Any) -> Mapping[str, Any] | None:
+    """Give the fields that were parsed before us, where the bytes of the body are gone; None: parse them."""
+    if hasattr(request, "_body"):
+        return None
+    found = (getattr(holder, "_data", None), vars(request).get("_post"))
+    return next((data for data in found if isinstance(data, Mapping) and data), None)
+
+
+def field_text(value: Any) -> str | None:
+    """Write a value that is no text, as JSON has them and DRF's parsers may give them; None where that is too deep."""
+    try:
+        return json.dumps(value, sort_keys=True, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _body_size(request: HttpRequest) -> int:
@@ -69,20 +90,24 @@ def _kind(request: HttpRequest) -> str:
 
 
 def _is_json(kind: str) -> bool:
-    return kind == "application/json" or kind.endswith("+json")
+    return kind == JSON or kind.endswith("+json")
 
 
 def _has_fields(kind: str) -> bool:
-    return _is_json(kind) or kind in ("application/x-www-form-urlencoded", "multipart/form-data")
+    return _is_json(kind) or kind == FORM or kind.startswith("multipart/") or "*" in kind
 
 
-def _fields(request: HttpRequest, kind: str) -> Mapping[str, Any]:
+def _fields(request: HttpRequest, kind: str, *, as_drf: bool) -> Mapping[str, Any]:
+    charset = request.encoding or settings.DEFAULT_CHARSET
+    if "*" in kind and not kind.startswith("multipart/"):
+        # DRF lets any parser have what a client calls `*/*`.
+        kind = JSON if request.body.lstrip()[:1] == b"{" else FORM
     if _is_json(kind):
-        value = json.loads(request.body)
+        value = json.loads(request.body.decode(charset) if as_drf else request.body)
         return value if isinstance(value, dict) else {}
-    if kind == "application/x-www-form-urlencoded":
-        return QueryDict(request.body, encoding=request.encoding or settings.DEFAULT_CHARSET)
-    if kind == "multipart/form-data":
+    if kind == FORM:
+        return QueryDict(request.body, encoding=charset)
+    if kind.startswith("multipart/"):
         handlers: list[FileUploadHandler] = [_NoFiles()]
         return MultiPartParser(request.META, BytesIO(request.body), handlers, request.encoding).parse()[0]
     return {}

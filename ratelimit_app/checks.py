@@ -11,13 +11,15 @@ from django.db import DatabaseError
 from django.db.transaction import atomic
 from django.utils.module_loading import import_string
 
+from ratelimit_app.authentication import BACKEND, EVERY_TRY, FAILURES, is_installed
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import UNIX, parse_network
 from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
 from ratelimit_app.core.rates import RateError, parse_rates
 from ratelimit_app.limits import decorating
 from ratelimit_app.models import Rule
-from ratelimit_app.store.connection import BACKEND
+from ratelimit_app.normalizing import load
+from ratelimit_app.store.connection import BACKEND as CACHE_BACKEND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,11 +42,11 @@ def check_cache(**_: Any) -> Iterable[CheckMessage]:
     """E002: limits that every process would count for itself."""
     cache = getattr(settings, "CACHES", {}).get(conf.cache)
     backend = cache.get("BACKEND") if cache else None
-    if conf.enabled and backend != BACKEND:
+    if conf.enabled and backend != CACHE_BACKEND:
         found = f"has the backend {backend!r}" if cache else "does not exist"
         yield Error(
             f"The cache alias {conf.cache!r}, named by RATELIMIT_APP['CACHE'], {found}.",
-            hint=f"Limits are shared through Redis: give CACHES[{conf.cache!r}] the backend {BACKEND!r}.",
+            hint=f"Limits are shared through Redis: give CACHES[{conf.cache!r}] the backend {CACHE_BACKEND!r}.",
             id="ratelimit_app.E002",
         )
 
@@ -148,15 +150,20 @@ def check_keys_in_code(**_: Any) -> Iterable[CheckMessage]:
 def check_keys_in_database(databases: Iterable[str] | None = None, **_: Any) -> Iterable[CheckMessage]:
     """W004: an enforcing rule of the admin that whoever changes a header escapes; run with `--database`."""
     for alias in databases or ():
-        try:
-            with atomic(using=alias):  # so that a failure breaks no transaction around the checks
-                rows = list(Rule.objects.using(alias).filter(mode="enforce").values("name", "key", *_MEETING))
-        except DatabaseError:
-            continue  # the tables are not there yet
+        rows = _enforcing(alias)
         for row in rows:
             sources = _sources(row["key"])
             if sources and are_client_chosen(sources) and not any(_backs(other, row) for other in rows):
                 yield _escaped(f"The rule {row['name']!r}", row["key"])
+
+
+def _enforcing(alias: str) -> list[dict[str, Any]]:
+    """Give the rules of a database that deny; none where the tables are not there yet."""
+    try:
+        with atomic(using=alias):  # so that a failure breaks no transaction around the checks
+            return list(Rule.objects.using(alias).filter(mode="enforce").values("name", "key", *_MEETING))
+    except DatabaseError:
+        return []
 
 
 def _backs(other: dict[str, Any], row: dict[str, Any]) -> bool:
@@ -195,6 +202,66 @@ def check_drf_rates(**_: Any) -> Iterable[CheckMessage]:
             )
 
 
+def check_normalizers(**_: Any) -> Iterable[CheckMessage]:
+    """E020: a normaliser that does not exist, so that the default would hold instead."""
+    for name, given in conf.normalizers.items():
+        try:
+            found = load(given)
+            problem = "" if found is None or callable(found) else f"is {found!r}"
+        except ImportError as error:
+            problem = f"cannot be imported: {error}"
+        if problem:
+            yield Error(
+                f"RATELIMIT_APP['NORMALIZERS'][{name!r}] is {given!r}, which {problem}.",
+                hint="Give a callable from text to text, its dotted path, or None for the value as it is.",
+                id="ratelimit_app.E020",
+            )
+
+
+def check_backend(**_: Any) -> Iterable[CheckMessage]:
+    """E021, W021: an authentication backend that is asked too late, or that nobody answers for."""
+    backends = list(getattr(settings, "AUTHENTICATION_BACKENDS", []))
+    if BACKEND in backends[1:]:
+        yield Error(
+            f"{BACKEND} is not the first of AUTHENTICATION_BACKENDS: those above it look at the password before it.",
+            hint=f"Move {BACKEND!r} to the top.",
+            id="ratelimit_app.E021",
+        )
+    if BACKEND in backends and MIDDLEWARE not in getattr(settings, "MIDDLEWARE", []):
+        yield Warning(
+            f"{BACKEND} is installed without the middleware: a refused login looks like a wrong password, and tries"
+            " whose code names no request have no address.",
+            hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE.",
+            id="ratelimit_app.W021",
+        )
+
+
+def check_attempts_in_database(databases: Iterable[str] | None = None, **_: Any) -> Iterable[CheckMessage]:
+    """W020: a rule for tries to authenticate that nobody asks for; run with `--database`."""
+    if is_installed():
+        return
+    for alias in databases or ():
+        for row in _enforcing(alias):
+            if row["scope"] in {EVERY_TRY, FAILURES}:
+                yield Warning(
+                    f"The rule {row['name']!r} has the scope {row['scope']!r}, but {BACKEND} is not installed.",
+                    hint=f"Put {BACKEND!r} first into AUTHENTICATION_BACKENDS, or give the rule another scope.",
+                    id="ratelimit_app.W020",
+                )
+
+
+def check_throttle_alone(**_: Any) -> Iterable[CheckMessage]:
+    """W022: limits by address that act only on who has passed DRF's authentication."""
+    names = getattr(settings, "REST_FRAMEWORK", {}).get("DEFAULT_THROTTLE_CLASSES", []) if _has_drf() else []
+    if MIDDLEWARE not in getattr(settings, "MIDDLEWARE", []) and any(map(_is_rule_throttle, names)):
+        yield Warning(
+            f"{THROTTLE} works without the middleware, but DRF authenticates before it asks throttles: requests with"
+            " bad tokens are answered 401 and never counted.",
+            hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE: rules and entries by address then come first.",
+            id="ratelimit_app.W022",
+        )
+
+
 CHECKS = (
     check_settings,
     check_cache,
@@ -205,6 +272,9 @@ CHECKS = (
     check_failure_default,
     check_keys_in_code,
     check_drf_rates,
+    check_normalizers,
+    check_backend,
+    check_throttle_alone,
 )
 
 
@@ -213,3 +283,4 @@ def connect() -> None:
     for check in CHECKS:
         register(check, Tags.security)
     register(check_keys_in_database, Tags.database)
+    register(check_attempts_in_database, Tags.database)

@@ -11,6 +11,7 @@ from django.conf import settings
 
 from ratelimit_app.core.addresses import UNIX, NetworkSet, parse_network
 from ratelimit_app.core.headers import STYLES
+from ratelimit_app.core.identity import NAMED_KINDS, IdentityError, parse_sources
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.rules import FAILURE_POLICIES
 
@@ -62,6 +63,23 @@ def _networks(value: Any) -> str | None:
     return None
 
 
+def _normalizers(value: Any) -> str | None:
+    """A normaliser is imported at its first use: its module may well import ours."""
+    expected = "a dict from sources such as 'field:email' to callables, their dotted paths, or None"
+    if not isinstance(value, Mapping):
+        return expected
+    for key, given in value.items():
+        try:
+            sources = parse_sources(key)
+        except (IdentityError, TypeError, AttributeError):
+            return f"{expected}; {key!r} is no source"
+        if len(sources) > 1 or sources[0].kind not in NAMED_KINDS:
+            return f"{expected}; {key!r} is none of header, cookie, param and field"
+        if not (given is None or isinstance(given, str) or callable(given)):
+            return f"{expected}; {given!r} is none of these"
+    return None
+
+
 def _prefix(value: Any) -> str | None:
     good = isinstance(value, str) and 0 < len(value) <= MAX_PREFIX and value.isascii() and value.isprintable()
     if good and not set("{} *?[") & set(value):
@@ -82,6 +100,7 @@ SETTINGS: dict[str, Setting] = {
     "IPV6_PREFIX": Setting(64, _between(1, 128, whole=True), "RATELIMIT_IPV6_MASK"),
     "DEVICE_HEADER": Setting("X-Device-Id", _TEXT),
     "ON_FAILURE": Setting("open", _one_of(FAILURE_POLICIES), "RATELIMIT_FAIL_OPEN"),
+    "NORMALIZERS": Setting({}, _normalizers),
     "LOCAL_SHARE": Setting(1.0, _between(0, 1)),
     "STORE_TIMEOUT": Setting(0.1, _between(0.001, 60)),
     "BREAKER_THRESHOLD": Setting(3, _between(1, 1_000_000, whole=True)),
@@ -119,6 +138,7 @@ class Conf:
     ipv6_prefix: int
     device_header: str
     on_failure: str
+    normalizers: dict[str, Any]
     local_share: float
     store_timeout: float
     breaker_threshold: int
@@ -168,6 +188,8 @@ class Conf:
                 value = setting.default
             values[key.lower()] = value
         values["raise_"] = values.pop("raise")
+        normalizers = values["normalizers"].items()
+        values["normalizers"] = {str(parse_sources(key)[0]): given for key, given in normalizers}
         proxies = values["trusted_proxies"]
         values["trusts_unix"] = UNIX in proxies
         values["trusted_proxies"] = NetworkSet(parse_network(text) for text in proxies if text != UNIX)

@@ -101,7 +101,7 @@ def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[
         if answer is None:
             answer = view(*args, **kwargs)
             answer = await answer if isawaitable(answer) else answer
-        return _headed(facts, answer)
+        return _headed(facts, _refused(request, facts, block) or answer)
 
     @wraps(view)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +113,8 @@ def _decorated(view: Callable[..., Any], limit: Limit, block: bool) -> Callable[
             answer = _answer(request, facts, decision, block)
         except BodyTooLarge:
             answer = _refusal(request, facts, block)
-        return _headed(facts, view(*args, **kwargs) if answer is None else answer)
+        answer = view(*args, **kwargs) if answer is None else answer
+        return _headed(facts, _refused(request, facts, block) or answer)
 
     called = getattr(view, "__call__", None)  # noqa: B004 - an instance may have an async __call__
     return acall if iscoroutinefunction(view) or iscoroutinefunction(called) else call
@@ -155,6 +156,13 @@ def _refusal(request: Any, facts: RequestFacts, block: bool) -> Any:
     """A body that hides what is counted is over the limit, whoever answers."""
     facts.request.limited = True
     return too_large(facts.request, as_json=_wants_json(request, facts)) if block else None
+
+
+def _refused(request: Any, facts: RequestFacts, block: bool) -> Any:
+    """Give the answer to a try to authenticate that was turned away: to the view it looks like a wrong password."""
+    if facts.refused is None or not block:
+        return None
+    return denial(facts.request, facts.refused, as_json=_wants_json(request, facts))
 
 
 def _wants_json(request: Any, facts: RequestFacts) -> bool:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app import engine, local_cache, offences, snapshot_cache
 from ratelimit_app.background import Periodic
@@ -29,6 +29,9 @@ from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.snapshot import EMPTY, Snapshot
 from ratelimit_app.signals import request_denied
 from ratelimit_app.store.gateway import gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 MAX_PLANS = 2_000
 RETURN_INTERVAL = 0.2
@@ -136,10 +139,16 @@ def _conclude(facts: Any, door: Door, decision: Decision) -> Flow:
         memory.allowlisted = True
     if decision.allowed or door.look:
         return recalled(memory) if decision is NO_RULE and memory.decisions else decision
+    yield from turn_away(facts, door, decision)
+    return decision
+
+
+def turn_away(facts: Any, door: Door, decision: Decision) -> Generator[Any, Any, None]:
+    """Keep a denial, and tell of a request's first one: to the offences and to who listens."""
+    memory: Memory = facts.memory
     first, memory.denied = memory.denied is None, decision
     if first:
         offences.record(offences_of(decision))
         if request_denied.has_listeners(door.sender):
             arguments = {"request": getattr(facts, "request", None), "decision": decision}
             yield engine.Announce(request_denied, door.sender, arguments)
-    return decision

@@ -9,7 +9,17 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
 from ratelimit_app.core.asking import Memory, question
 from ratelimit_app.core.entries import is_written
-from ratelimit_app.core.identity import kind_of, parse_custom, split
+from ratelimit_app.core.identity import (
+    IdentityError,
+    identity_of,
+    is_digest,
+    join,
+    kind_of,
+    parse_custom,
+    parse_named,
+    split,
+)
+from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +74,39 @@ def _question(given: str, plan: Plan, kinds: frozenset[str], units: int) -> Ques
     return question(plan, units, facts.marks(kinds), lambda _: facts.identity)
 
 
+def resolved(identity: str) -> str:
+    """
+    Put the project's own normalisers to work on an identity that code names; what they give is not remembered.
+
+    Without any the identity stays as it is.
+    """
+    if not conf.normalizers or type(identity) is not str:
+        return identity
+    return join([_resolved(part) for part in _parts(identity)])
+
+
+def _resolved(part: str) -> str:
+    try:
+        named = parse_named(part)
+    except IdentityError:
+        return part  # It is refused where it is read.
+    if named is None or str(named[0]) not in conf.normalizers or is_digest(named[1]):
+        return part
+    source, value = named
+    return identity_of(source, normalized(source, value), conf.key_secret)
+
+
+def _parts(identity: str) -> list[str]:
+    """Split a joined identity that code has written; a `+` before what has no kind belongs to the value."""
+    parts: list[str] = []
+    for part in split(identity):
+        if parts and ":" not in part:
+            parts[-1] += "+" + part
+        else:
+            parts.append(part)
+    return parts if all(":" in part for part in parts) else [identity]
+
+
 def canonical(identity: str) -> str:
     """
     Write an identity as the doors write it: an address as its network, secret values as digests.
@@ -73,15 +116,16 @@ def canonical(identity: str) -> str:
     if type(identity) is not str or not identity:
         msg = f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'."
         raise ValueError(msg)
-    return _canonical(identity, conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
+    return _canonical(resolved(identity), conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
 
 
 @lru_cache(maxsize=16_384)
 def _canonical(identity: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int) -> str:
     if identity == "global":
         return identity
-    if "+" in identity and all(":" in part for part in identity.split("+")):
-        return "+".join(_canonical(part, secret, ipv4_prefix, ipv6_prefix) for part in identity.split("+"))
+    parts = _parts(identity)
+    if len(parts) > 1:
+        return join([_canonical(part, secret, ipv4_prefix, ipv6_prefix) for part in parts])
     if identity.startswith("ip:") and identity != "ip:unknown":
         text = identity[3:]
         address = parse_address(text)

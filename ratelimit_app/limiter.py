@@ -7,6 +7,8 @@ import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
+
 from ratelimit_app import engine, local_cache, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.asking import Door
@@ -16,7 +18,7 @@ from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import MAX_LIMIT, parse_rates
 from ratelimit_app.core.rules import Rule, check_limits
 from ratelimit_app.doors import pass_door
-from ratelimit_app.identities import IdentityFacts, canonical
+from ratelimit_app.identities import IdentityFacts, canonical, resolved
 from ratelimit_app.repeats import denied_again
 from ratelimit_app.requests import facts_of
 from ratelimit_app.store.connection import client, unavailable
@@ -85,7 +87,13 @@ def _ask(  # noqa: PLR0913, PLR0917 - what the four functions take
     except TypeError as error:
         msg = f"rate={rate!r}, group={group!r}, cost={cost!r}: expected text, text and a whole number ({error})."
         raise ValueError(msg) from error
+    identity = resolved(identity)
     return denied_again(door, identity) or pass_door(IdentityFacts(identity), door)
+
+
+async def _aresolved(identity: str) -> str:
+    """A project's normaliser may ask its database."""
+    return await sync_to_async(resolved)(identity) if conf.normalizers else identity
 
 
 def acquire(
@@ -118,7 +126,7 @@ async def aacquire(
     burst: int | None = None,
 ) -> Decision:
     """Like acquire, for async code."""
-    asked = _ask(acquire, identity, rate, group, algorithm, cost, burst)
+    asked = _ask(acquire, await _aresolved(identity), rate, group, algorithm, cost, burst)
     return asked if isinstance(asked, Decision) else await engine.arun(asked)
 
 
@@ -146,7 +154,7 @@ async def apeek(
     burst: int | None = None,
 ) -> Decision:
     """Like peek, for async code."""
-    asked = _ask(peek, identity, rate, group, algorithm, cost, burst)
+    asked = _ask(peek, await _aresolved(identity), rate, group, algorithm, cost, burst)
     return asked if isinstance(asked, Decision) else await engine.arun(asked)
 
 

@@ -18,6 +18,7 @@ from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.entries import block_danger, holding, parse_identity
 from ratelimit_app.core.identity import IdentityError
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin
+from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -112,7 +113,7 @@ def read_identity(identity: str) -> tuple[str, str]:
     if type(identity) is not str:
         msg = f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'."
         raise IdentityError(msg)
-    return parse_identity(identity, conf.key_secret)
+    return parse_identity(identity, conf.key_secret, normalize=normalized)
 
 
 def check_period(period: float | None) -> None:

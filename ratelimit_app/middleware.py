@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratelimit_app import engine
+from ratelimit_app.authentication import serving
 from ratelimit_app.core.asking import Door
 from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge, Ratelimited
@@ -38,7 +39,7 @@ class RateLimitMiddleware:
     process_view: Callable[..., Any]
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
+        self.get_response = serving(get_response)
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
@@ -118,8 +119,13 @@ def _denial(facts: RequestFacts, decision: Decision) -> HttpResponseBase:
 
 
 def _finished(facts: RequestFacts, response: HttpResponseBase) -> HttpResponseBase:
-    """A `Ratelimited` that somebody turned into a plain 403 on its way becomes the answer that it stands for."""
-    if facts.raised is not None and response.status_code == HTTPStatus.FORBIDDEN:
-        response = _denial(facts, facts.raised)
+    """
+    A `Ratelimited` that somebody turned into a plain 403 on its way becomes the answer that it stands for.
+
+    So does a refused try to authenticate, which looks like a wrong password to the view.
+    """
+    raised = facts.raised if response.status_code == HTTPStatus.FORBIDDEN else None
+    if (refused := raised or facts.refused) is not None:
+        response = _denial(facts, refused)
     add_headers(response, facts.memory)
     return response

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_app.bodies import is_too_large, max_body, parsed_body
+from asgiref.sync import sync_to_async
+
+from ratelimit_app.bodies import field_text, is_too_large, max_body, parsed_body
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import (
     Address,
@@ -19,9 +20,12 @@ from ratelimit_app.core.addresses import (
     peer_client,
 )
 from ratelimit_app.core.asking import Memory, question
-from ratelimit_app.core.identity import Source, join, observed
+from ratelimit_app.core.identity import NAMED_KINDS, Source, join, observed, parse_sources
+from ratelimit_app.core.plans import LEARNED
 from ratelimit_app.exceptions import BodyTooLarge
+from ratelimit_app.normalizing import normalized
 from ratelimit_app.routing import Routed
+from ratelimit_app.visitors import asession_of, auser_of, session_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,10 +50,12 @@ class RequestFacts(Routed):
     """
     The facts of one request. `learn` and `alearn` make known what may cost a query: the user, the session.
 
+    `refused`: the answer to a try to authenticate that was turned away, whatever the view makes of it.
     `has_middleware`: ours will add the headers at the end. `throttling`: what DRF's throttles decide together.
     """
 
     raised: Decision | None = None
+    refused: Decision | None = None
     has_middleware = False
     throttling: Any = None
     _client: Any = _UNKNOWN
@@ -82,9 +88,11 @@ class RequestFacts(Routed):
         return bool(self.route.admin_root)
 
     def unknown(self, facts: Sequence[str]) -> Sequence[str]:
-        """Give those of some facts that have not been learned."""
-        learned = self._learned
-        return [fact for fact in facts if fact not in learned] if facts else facts
+        """Give those of some facts that have not been learned; of the values, those that the project normalises."""
+        if not facts:
+            return facts
+        learned, own = self._learned, conf.normalizers
+        return [fact for fact in facts if fact not in learned and (fact in LEARNED or fact in own)]
 
     def forget_user(self, source: Any) -> None:
         """Ask somebody else who the user is: a DRF request knows what Django's does not."""
@@ -96,7 +104,7 @@ class RequestFacts(Routed):
         """Learn a fact, with whatever query it costs the project."""
         self._learned[fact] = None
         try:
-            self._learned[fact] = self._user() if fact == "user" else self._session_key()
+            self._learned[fact] = self._find(fact)
         except Exception:  # noqa: BLE001 - the project's own session or user backend may fail in any way
             _tell_unlearnable(fact)
 
@@ -104,30 +112,25 @@ class RequestFacts(Routed):
         """Like learn, without blocking the loop."""
         self._learned[fact] = None
         try:
-            self._learned[fact] = await self._auser() if fact == "user" else await self._asession_key()
+            self._learned[fact] = await self._afind(fact)
         except Exception:  # noqa: BLE001 - as in learn
             _tell_unlearnable(fact)
 
-    def _user(self) -> str | None:
-        return _user_pk(getattr(self.user_source, "user", None))
+    def _find(self, fact: str) -> str | None:
+        if fact == "user":
+            return user_of(self.user_source)
+        return session_of(self.request) if fact == "session" else self._part_named(fact)
 
-    async def _auser(self) -> str | None:
-        auser = getattr(self.request, "auser", None)
-        return _user_pk(await auser() if auser else getattr(self.request, "user", None))
+    async def _afind(self, fact: str) -> str | None:
+        if fact == "user":
+            return await auser_of(self.request)
+        if fact == "session":
+            return await asession_of(self.request)
+        return await sync_to_async(self._part_named)(fact)
 
-    def _session_key(self) -> str | None:
-        session = getattr(self.request, "session", None)
-        if session is None or not session.session_key:
-            return None
-        session.keys()
-        return _existing_key(session)
-
-    async def _asession_key(self) -> str | None:
-        session = getattr(self.request, "session", None)
-        if session is None or not session.session_key:
-            return None
-        await session.akeys()
-        return _existing_key(session)
+    def _part_named(self, fact: str) -> str | None:
+        """What the project normalises counts as a fact: its normaliser may ask the database."""
+        return self.part(parse_sources(fact)[0])
 
     def user_identity(self) -> str | None:
         """`user:<pk>` of a signed-in user who has been learned."""
@@ -143,7 +146,10 @@ class RequestFacts(Routed):
                 parts[source] = "global"
             else:
                 value = self._value(source)
-                parts[source] = observed(source, value, conf.key_secret) if value else None
+                if value and source.kind in NAMED_KINDS:
+                    value = normalized(source, value)
+                is_blank = not value or value.isspace()
+                parts[source] = None if is_blank else observed(source, value or "", conf.key_secret)
         return parts[source]
 
     def _ip(self) -> str:
@@ -163,9 +169,10 @@ class RequestFacts(Routed):
 
     def field(self, name: str) -> str | None:
         if self._body is _UNKNOWN:
-            self._body = parsed_body(self.request)
+            as_drf = self.user_source is not self.request or self.route.is_drf
+            self._body = parsed_body(self.request, self.user_source, as_drf=as_drf)
         value = self._body.get(name)
-        return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return value if value is None or isinstance(value, str) else field_text(value)
 
     def rule_identity(self, rule: Rule) -> str:
         """Give the identity that a rule counts by; without the asked one it is the client's network."""
@@ -237,15 +244,6 @@ def facts_of(request: Any) -> RequestFacts:
 def _tell_unlearnable(fact: str) -> None:
     """A project whose user or session cannot be read: the client counts by its address; the view will tell."""
     logger.warning("ratelimit.fact_unknown the %s of a request cannot be read", fact, exc_info=True)  # noqa: LOG014 - called while it is handled
-
-
-def _existing_key(session: Any) -> str | None:
-    """Give the key of a loaded session; a forged signed cookie loads as a new, empty one that keeps its key."""
-    return None if session.modified and not session.keys() else session.session_key
-
-
-def _user_pk(user: Any) -> str | None:
-    return str(user.pk) if user is not None and user.is_authenticated and user.pk is not None else None
 
 
 def _client_of(meta: Mapping[str, Any]) -> Client | None:

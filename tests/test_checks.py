@@ -16,12 +16,13 @@ from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from django.views.decorators.cache import never_cache
 
-from ratelimit_app import checks
+from ratelimit_app import authentication, checks
 from ratelimit_app.core.identity import parse_sources
 from ratelimit_app.decorators import ratelimit
 from ratelimit_app.models import Rule
 
 OURS, AUTH = checks.MIDDLEWARE, checks.AUTHENTICATION
+BACKEND, MODEL = authentication.BACKEND, "django.contrib.auth.backends.ModelBackend"
 NONE: dict[str, Any] = {}
 DJANGO_REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
@@ -67,7 +68,11 @@ CASES: list[tuple[dict[str, Any], list[str], str]] = [
     ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["0.0.0.0/0", "unix"]}}, ["E005"], "has '0.0.0.0/0'"),
     ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["::/0", "10.0.0.0/8"]}}, ["E005"], "has '::/0'"),
     ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["nonsense"]}}, ["E001"], "'nonsense' is none"),
-    ({"RATELIMIT_APP": {"RAISE": True}, "MIDDLEWARE": [AUTH]}, ["W001"], f"Add '{OURS}' to MIDDLEWARE"),
+    (
+        {"RATELIMIT_APP": {"RAISE": True}, "MIDDLEWARE": [AUTH]},
+        ["W001", "W022"],
+        f"Add '{OURS}' to MIDDLEWARE",
+    ),
     ({"RATELIMIT_APP": {"RAISE": True}}, [], ""),
     ({"REST_FRAMEWORK": {}}, ["W002"], f"Add '{checks.THROTTLE}'"),
     ({"REST_FRAMEWORK": {"DEFAULT_THROTTLE_CLASSES": ["no.such.Throttle", 7]}}, ["W002"], checks.THROTTLE),
@@ -81,6 +86,24 @@ CASES: list[tuple[dict[str, Any], list[str], str]] = [
     ),
     ({"RATELIMIT_ENABLE": True, "RATELIMIT_FAIL_OPEN": False}, [], ""),
     ({"RATELIMIT_ENABLE": True, "RATELIMIT_APP": {"ON_FAILURE": "closed"}}, [], ""),
+    (
+        {"RATELIMIT_APP": {"NORMALIZERS": {"field:a": "no.such"}}},
+        ["E020"],
+        "'no.such', which cannot be imported",
+    ),
+    ({"RATELIMIT_APP": {"NORMALIZERS": {"field:a": "nodots"}}}, ["E020"], "['field:a'] is 'nodots'"),
+    ({"RATELIMIT_APP": {"NORMALIZERS": {"field:a": "tests.cases.SECOND"}}}, ["E020"], "which is 1000000"),
+    ({"RATELIMIT_APP": {"NORMALIZERS": {"post:a": str.lower, "field:b": "builtins.ascii"}}}, [], ""),
+    ({"RATELIMIT_APP": {"NORMALIZERS": {"field:a": None}}}, [], ""),
+    ({"AUTHENTICATION_BACKENDS": [MODEL, BACKEND]}, ["E021"], f"Move '{BACKEND}' to the top"),
+    ({"AUTHENTICATION_BACKENDS": [BACKEND, MODEL]}, [], ""),
+    (
+        {"AUTHENTICATION_BACKENDS": [BACKEND, MODEL], "MIDDLEWARE": [AUTH], "REST_FRAMEWORK": {}},
+        ["W021"],
+        "looks like a wrong password",
+    ),
+    ({"MIDDLEWARE": [AUTH]}, ["W022"], "DRF authenticates before it asks throttles"),
+    ({"MIDDLEWARE": [AUTH], "INSTALLED_APPS": ["ratelimit_app"]}, [], ""),
 ]
 
 
@@ -117,7 +140,7 @@ def test_check_ids_when_listed_belong_to_one_check_each_and_are_tested() -> None
         for check_id in re.findall(r'id="ratelimit_app\.([EW]\d{3})"', function):
             homes.setdefault(check_id, set()).add(function.partition("(")[0])
     assert all(len(functions) == 1 for functions in homes.values())
-    tested_below = {"W004", "E006"}
+    tested_below = {"W004", "W020", "E006"}
     assert set(homes) == {check_id for _, ids, _ in CASES for check_id in ids} | tested_below
 
 
@@ -201,6 +224,19 @@ def test_rules_when_their_table_is_missing_are_none(db: Any) -> None:
     with mock.patch.object(Rule._meta, "db_table", f"{table}_not_there"):
         assert told("default") == []
     assert told("default") == ["device"]
+
+
+@pytest.mark.parametrize("scope", ["authenticate", "login_failed"])
+def test_rules_for_tries_to_authenticate_when_nobody_asks_for_them_are_told_of(db: Any, scope: str) -> None:
+    """W020: without the backend such a rule has no effect; with it, switched off or in another scope, all is well (C151)."""
+    Rule.objects.create(name="tries", rate="5/m", key="ip", scope=scope)
+    Rule.objects.create(name="others", rate="5/m", key="ip", scope="shop")
+    Rule.objects.create(name="none", rate="5/m", key="ip", scope=scope, mode="off")
+    (message,) = run_checks(tags=[Tags.database], databases=["default"])
+    assert message.id == "ratelimit_app.W020"
+    assert f"'tries' has the scope '{scope}'" in message.msg
+    with override_settings(AUTHENTICATION_BACKENDS=[BACKEND, MODEL]):
+        assert [] == run_checks(tags=[Tags.database], databases=["default"])
 
 
 def complaints() -> list[str]:

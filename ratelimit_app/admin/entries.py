@@ -18,6 +18,7 @@ from ratelimit_app.core.addresses import parse_network
 from ratelimit_app.core.entries import network_value, parse_identity, width_danger
 from ratelimit_app.core.identity import IdentityError, kind_of, value_of
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Entry, Origin
+from ratelimit_app.normalizing import normalized
 from ratelimit_app.publishing import entries_published
 
 if TYPE_CHECKING:
@@ -262,6 +263,6 @@ def _typed(term: str) -> tuple[str, str] | None:
     except IdentityError:
         pass
     try:
-        return parse_identity(term, conf.key_secret)
+        return parse_identity(term, conf.key_secret, normalize=normalized)
     except IdentityError:
         return None

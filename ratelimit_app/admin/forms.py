@@ -12,6 +12,7 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.entries import canonical
 from ratelimit_app.core.identity import IdentityError
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin, Rule
+from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,13 @@ class EntryForm(OneErrorForm):
             return self.instance.kind, self.instance.value
         if not {"kind", "value"} <= cleaned.keys():
             return None
-        return canonical(cleaned["kind"], cleaned["value"], conf.key_secret, kinds=self._meta.model.listable)
+        return canonical(
+            cleaned["kind"],
+            cleaned["value"],
+            conf.key_secret,
+            kinds=self._meta.model.listable,
+            normalize=normalized,
+        )
 
     def _refuse_repeated(self, kind: str, value: str) -> None:
         rows = self._meta.model.objects.filter(kind=kind, value=value, source=Origin.MANUAL)

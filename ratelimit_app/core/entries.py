@@ -14,12 +14,16 @@ from ratelimit_app.core.identity import (
     IdentityError,
     Source,
     escape,
+    folded,
     identity_of,
+    is_digest,
     parse_sources,
     value_of,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ratelimit_app.core.addresses import Address, Network
 
 ALLOWABLE_KINDS = frozenset({"ip", "user"})
@@ -37,14 +41,21 @@ def canonical_kind(text: str, kinds: frozenset[str] = LISTABLE_KINDS) -> str:
 
 
 def canonical(
-    kind: str, value: str, secret: bytes, *, kinds: frozenset[str] = LISTABLE_KINDS
+    kind: str,
+    value: str,
+    secret: bytes,
+    *,
+    kinds: frozenset[str] = LISTABLE_KINDS,
+    normalize: Callable[[Source, str], str] = folded,
 ) -> tuple[str, str]:
     """
-    Give kind and value as rows hold them: networks without host bits, secret values digested.
+    Give kind and value as rows hold them: networks without host bits, secret values normalised and digested.
 
     What is canonical already stays as it is. Raises IdentityError.
     """
     source = _source(kind, kinds)
+    if source.kind in NAMED_KINDS and not is_digest(value) and len(value) <= _MAX_TYPED:
+        value = normalize(source, value)
     if not value.strip() or len(value) > _MAX_TYPED:
         msg = f"A value is missing or too long for the kind {str(source)!r}: expected text of 1 to {_MAX_TYPED:,} characters."
         raise IdentityError(msg)
@@ -57,7 +68,13 @@ def canonical(
     return str(source), value_of(identity_of(source, value, secret))
 
 
-def parse_identity(text: str, secret: bytes, *, kinds: frozenset[str] = LISTABLE_KINDS) -> tuple[str, str]:
+def parse_identity(
+    text: str,
+    secret: bytes,
+    *,
+    kinds: frozenset[str] = LISTABLE_KINDS,
+    normalize: Callable[[Source, str], str] = folded,
+) -> tuple[str, str]:
     """Read `ip:203.0.113.9`, `user:42` or `header:x-api-key:<value>` as (kind, value). Raises IdentityError."""
     kind, colon, value = text.strip().partition(":")
     if kind in NAMED_KINDS:
@@ -69,7 +86,7 @@ def parse_identity(text: str, secret: bytes, *, kinds: frozenset[str] = LISTABLE
             f"kinds are {KINDS_HELP}."
         )
         raise IdentityError(msg)
-    return canonical(kind, value, secret, kinds=kinds)
+    return canonical(kind, value, secret, kinds=kinds, normalize=normalize)
 
 
 def network_value(text: str) -> str:

@@ -13,11 +13,14 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
+from ratelimit_app.core.folding import fold
+
 PLAIN_KINDS = frozenset({"ip", "user", "user_or_ip", "device", "session", "global", "view"})
 NAMED_KINDS = frozenset({"header", "cookie", "param", "field"})
 ALIASES = {"get": "param", "post": "field"}
 DIGESTED_KINDS = frozenset({"session"}) | NAMED_KINDS
 CLIENT_CHOSEN_KINDS = frozenset({"device"}) | NAMED_KINDS
+FOLDED_KINDS = frozenset({"field"})
 USER_KINDS = frozenset({"user", "user_or_ip"})
 HOLDING_KINDS = frozenset({"ip"}) | USER_KINDS
 LISTABLE_KINDS = frozenset({"ip", "user", "device", "session"}) | NAMED_KINDS
@@ -92,11 +95,21 @@ def digest(secret: bytes, *parts: str) -> str:
     return "~" + hmac.new(secret, message, sha256).hexdigest()[:32]
 
 
+def folded(source: Source, value: str) -> str:
+    """Give the form in which a value is counted: names in fields fold, tokens elsewhere stay as they are."""
+    return fold(value) if source.kind in FOLDED_KINDS else value
+
+
+def is_digest(value: str) -> bool:
+    """Whether a value is the digest of one already, as logs and the admin show it."""
+    return _DIGEST.fullmatch(value) is not None
+
+
 def identity_of(source: Source, value: str, secret: bytes) -> str:
     """Write one part of an identity for a value taken from a request or typed by a person."""
     kind = str(source)
     if source.kind in DIGESTED_KINDS:
-        return f"{kind}:{value if _DIGEST.fullmatch(value) else digest(secret, kind, value)}"
+        return f"{kind}:{value if is_digest(value) else digest(secret, kind, value)}"
     return f"{kind}:{_written(kind, value, secret)}"
 
 
@@ -151,12 +164,22 @@ def value_of(part: str) -> str:
     return part[len(kind_of(part)) + 1 :]
 
 
+def parse_named(text: str) -> tuple[Source, str] | None:
+    """Read `header:x-api-key:<value>` and its like; None for every other kind. Raises IdentityError."""
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in NAMED_KINDS:
+        return None
+    name, _, value = rest.partition(":")
+    return _parse_source(f"{kind}:{name}", text), value
+
+
 def parse_custom(text: str, secret: bytes) -> str:
     """Read an identity made in code: any `kind:value`, or bare text, which gets the kind `key`."""
+    named = parse_named(text)
+    if named is not None:
+        source, value = named
+        return identity_of(source, folded(source, value), secret)
     kind, colon, value = text.partition(":")
-    if colon and kind in NAMED_KINDS:
-        name, _, value = value.partition(":")
-        return identity_of(_parse_source(f"{kind}:{name}", text), value, secret)
     if not colon or not _KIND.fullmatch(kind):
         kind, value = "key", text
     return identity_of(Source(kind), value, secret)

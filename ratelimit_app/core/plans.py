@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from ratelimit_app.core.algorithms import CODES
-from ratelimit_app.core.identity import USER_KINDS
+from ratelimit_app.core.identity import NAMED_KINDS, USER_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ SHADOW, LOOK, LEASE = 1, 2, 4
 LEAKY = CODES["leaky_bucket"]
 METERS = frozenset({CODES["token_bucket"], LEAKY, CODES["gcra"]})
 MAX_REMEMBERED = 64
+LEARNED = frozenset({"user", "session"})
 _RULE = struct.Struct("<BBddddddd")
 _COST = struct.Struct("<d")
 _COST_AT = struct.calcsize("<BBddd")
@@ -63,7 +64,7 @@ class Plan:
         self._asked: tuple[Snapshot | None, bool, tuple[str, ...]] = (None, False, ())
 
     def asked(self, snapshot: Snapshot, with_user: bool) -> tuple[str, ...]:
-        """Give the facts that must be known before these rules and the lists can be read: `user`, `session`."""
+        """Give what must be known before these rules and the lists can be read: user, session, values by source."""
         of, with_, facts = self._asked
         if of is not snapshot or with_ is not with_user:
             facts = self._facts(snapshot, with_user)
@@ -71,10 +72,11 @@ class Plan:
         return facts
 
     def _facts(self, snapshot: Snapshot, with_user: bool) -> tuple[str, ...]:
-        sources = {source.kind for rule in self.rules if rule.key_function is None for source in rule.sources}
+        sources = {str(source) for rule in self.rules if rule.key_function is None for source in rule.sources}
         asked = sources | snapshot.marked_kinds | ({"user"} if snapshot.allowed_users else set())
         user = ("user",) if with_user and asked & USER_KINDS else ()
-        return (*user, "session") if "session" in asked else user
+        session = ("session",) if "session" in asked else ()
+        return (*user, *session, *sorted(fact for fact in asked if fact.partition(":")[0] in NAMED_KINDS))
 
     def argument(self, marks: int, units: int, look: bool) -> bytes:
         """Write what the script is told when nothing has been charged before."""

@@ -14,6 +14,7 @@ from ratelimit_app.core.entries import ALLOWABLE_KINDS, KINDS_HELP, canonical, c
 from ratelimit_app.core.identity import LISTABLE_KINDS, IdentityError
 from ratelimit_app.models.policies import PromotionPolicy
 from ratelimit_app.models.validation import refuse
+from ratelimit_app.normalizing import normalized
 from ratelimit_app.querysets import BlacklistManager, PublishedManager
 
 if TYPE_CHECKING:
@@ -194,6 +195,6 @@ def _canonical(kind: str, value: str, kinds: frozenset[str]) -> tuple[str, str]:
     except IdentityError as error:
         refuse("kind", str(error))
     try:
-        return canonical(kind, str(value), conf.key_secret, kinds=kinds)
+        return canonical(kind, str(value), conf.key_secret, kinds=kinds, normalize=normalized)
     except IdentityError as error:
         refuse("value", str(error))

@@ -55,6 +55,7 @@ def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: An
         connection.forget()
         return made
 
+    connection.forget()
     monkeypatch.setattr(connection, "_connect", overtaken)
     late = client()
     monkeypatch.undo()

@@ -1,0 +1,43 @@
+"""The user and the session of a request, as far as they exist; finding them may cost the project a query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def user_of(holder: Any) -> str | None:
+    """Give the primary key of the signed-in user of a Django or DRF request, None without one."""
+    return _user_pk(getattr(holder, "user", None))
+
+
+async def auser_of(request: Any) -> str | None:
+    """Like user_of, for a Django request in async code."""
+    auser = getattr(request, "auser", None)
+    return _user_pk(await auser() if auser else getattr(request, "user", None))
+
+
+def session_of(request: Any) -> str | None:
+    """Give the key of a session that exists, None for a cookie that somebody made up."""
+    session = getattr(request, "session", None)
+    if session is None or not session.session_key:
+        return None
+    session.keys()
+    return _existing_key(session)
+
+
+async def asession_of(request: Any) -> str | None:
+    """Like session_of, for async code."""
+    session = getattr(request, "session", None)
+    if session is None or not session.session_key:
+        return None
+    await session.akeys()
+    return _existing_key(session)
+
+
+def _existing_key(session: Any) -> str | None:
+    """Give the key of a loaded session; a forged signed cookie loads as a new, empty one that keeps its key."""
+    return None if session.modified and not session.keys() else session.session_key
+
+
+def _user_pk(user: Any) -> str | None:
+    return str(user.pk) if user is not None and user.is_authenticated and user.pk is not None else None
