@@ -168,12 +168,26 @@ def _marked_kinds(names: list[str]) -> list[str]:
     kinds: set[str] = set()
     for alias in names:
         active = BlacklistEntry.objects.using(alias).active().order_by()
-        kinds.update(active.exclude(kind="ip").values_list("kind", flat=True).distinct())
-        clients = ~Q(value__contains="/") | Q(value__endswith=f"/{conf.ipv6_prefix}", value__contains=":")
-        clients |= Q(value__endswith=f"/{conf.ipv4_prefix}") & ~Q(value__contains=":")
-        if "ip" not in kinds and active.filter(clients, kind="ip").exists():
-            kinds.add("ip")
+        for kind in _kinds(alias):
+            rows = active.filter(kind=kind)
+            if kind not in kinds and (rows.filter(_clients()) if kind == "ip" else rows).exists():
+                kinds.add(kind)
     return sorted(kinds)
+
+
+def _kinds(alias: str) -> Iterator[str]:
+    """Give the kinds of all rows, from one to the next by the index: there may be millions of rows, and few kinds."""
+    rows = BlacklistEntry.objects.using(alias).order_by("kind").values_list("kind", flat=True)
+    kind = rows.first()
+    while kind is not None:
+        yield kind
+        kind = rows.filter(kind__gt=kind).first()
+
+
+def _clients() -> Q:
+    """Tell addresses and networks that are one client from those that are searched, as `ledger.is_client` does."""
+    clients = ~Q(value__contains="/") | Q(value__endswith=f"/{conf.ipv6_prefix}", value__contains=":")
+    return clients | Q(value__endswith=f"/{conf.ipv4_prefix}") & ~Q(value__contains=":")
 
 
 def _offence_ttl(names: list[str]) -> int:

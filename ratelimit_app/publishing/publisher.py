@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import Publication
@@ -14,8 +15,9 @@ from ratelimit_app.publishing import content, ledger
 from ratelimit_app.signals import identity_unblocked, snapshot_published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+BREATH = 0.01
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -30,10 +32,29 @@ def publish(identities: Collection[str] = (), *, using: str | None = None) -> st
     if using is not None and using != content.write_alias():
         remember(using)
     version = _twice(publish_snapshot)
-    ordered = list(dict.fromkeys(identities))
-    for start in range(0, len(ordered), ledger.CHUNK):
-        _twice(publish_bans, ordered[start : start + ledger.CHUNK])
+    for _ in follow(dict.fromkeys(identities)):
+        pass
     return version
+
+
+def follow(identities: Iterable[str]) -> Iterator[int]:
+    """
+    Bring the bans of any number of identities to Redis, and give again and again how many have arrived.
+
+    The lock is held for a thousand at a time, and then left to others. Raises StoreUnavailable after a second try.
+    """
+    rest, done = iter(identities), 0
+    while some := list(islice(rest, ledger.CHUNK)):
+        _make_way(done)
+        _twice(publish_bans, some)
+        done += len(some)
+        yield done
+
+
+def _make_way(done: int) -> None:
+    """Let others publish and write: databases that lock as a whole (SQLite) have no queue, only who looks in time."""
+    if done and not connections[content.write_alias()].features.has_select_for_update:
+        time.sleep(BREATH)
 
 
 def remember(alias: str) -> None:
