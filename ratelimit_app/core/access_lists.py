@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.networks import LENGTHS, read_network
 
@@ -25,6 +26,11 @@ class NetworkTable:
 
     def __init__(self) -> None:
         self._families = {version: _Family(length, _HEADS[version]) for version, length in LENGTHS.items()}
+        # What a lookup needs of them: it is made for every request.
+        self._readers: dict[type[Address], Any] = {
+            kind: (family.heads, family.lengths.get, family.ends.get)
+            for kind, family in zip((IPv4Address, IPv6Address), self._families.values(), strict=True)
+        }
 
     def set(self, text: str, expires_us: int) -> None:
         """Add a network or change its expiry. Raises ValueError when the text is none."""
@@ -45,24 +51,30 @@ class NetworkTable:
 
     def find(self, address: Address, now_us: int) -> int | None:
         """Give the latest expiry of the networks that hold this address, None when no live one does."""
-        family, number, latest = self._families[address.version], int(address), None
-        ends, lengths = family.ends, family.lengths
-        for cut, mark in family.heads:
-            for shift, bit in lengths.get(number >> cut | mark, ()):
-                expires = ends.get(number >> shift | bit)
-                if expires is None or NEVER < expires <= now_us:
-                    continue
-                if expires == NEVER:
-                    return NEVER
-                if latest is None or expires > latest:
-                    latest = expires
-        return latest
+        return latest(self.ends(address), now_us)
+
+    def ends(self, address: Address) -> list[int]:
+        """Give the expiries of all networks that hold this address, over or not."""
+        heads, lengths, ends = self._readers[type(address)]
+        number, found = int(address), []
+        for cut, mark in heads:
+            for shift, bit in lengths(number >> cut | mark, ()):
+                if (end := ends(number >> shift | bit)) is not None:
+                    found.append(end)
+        return found
 
     def __bool__(self) -> bool:
         return bool(self._families[4].ends or self._families[6].ends)
 
     def __len__(self) -> int:
         return sum(len(family.ends) for family in self._families.values())
+
+
+def latest(ends: list[int], now_us: int) -> int | None:
+    """Give the latest of some expiries, None when all are over."""
+    if NEVER in ends:
+        return NEVER
+    return max((end for end in ends if end > now_us), default=None)
 
 
 class _Family:
