@@ -16,6 +16,9 @@ NEVER = 0
 _HEADS = {4: (0, 16), 6: (0, 16, 32, 48, 64)}
 
 
+_KINDS: tuple[type[Address], ...] = (IPv4Address, IPv6Address)
+
+
 class NetworkTable:
     """
     A list of networks, fast at 100,000 of them and changed in place, one network at a time.
@@ -29,7 +32,7 @@ class NetworkTable:
         # What a lookup needs of them: it is made for every request.
         self._readers: dict[type[Address], Any] = {
             kind: (family.heads, family.lengths.get, family.ends.get)
-            for kind, family in zip((IPv4Address, IPv6Address), self._families.values(), strict=True)
+            for kind, family in zip(_KINDS, self._families.values(), strict=True)
         }
 
     def set(self, text: str, expires_us: int) -> None:

@@ -153,8 +153,8 @@ def _put_marks(ends: Mapping[str, int | None], of_call: list[str]) -> None:
         notices.commit(pipe, of_call)
 
 
-def noted() -> Iterator[list[str]]:
-    """Give all identities that Redis has a ban of, some at a time, without a scan of the keyspace."""
+def noted() -> Iterator[dict[str, int | None]]:
+    """Give all identities that Redis has a ban of, with its end, some at a time, without a scan of the keyspace."""
     for key, prefix in ((conf.keys.marks, ""), (conf.keys.networks, "ip:")):
         cursor = None
         while cursor != 0:
@@ -162,7 +162,16 @@ def noted() -> Iterator[list[str]]:
                 is_ours = client().type(key) == b"hash"
                 reply: Any = client().hscan(key, cursor or 0, count=CHUNK) if is_ours else (0, {})
             cursor, fields = reply
-            yield [prefix + field.decode("utf-8", "replace") for field in fields]
+            yield {prefix + field.decode("utf-8", "replace"): _end(end) for field, end in fields.items()}
+
+
+def count() -> int:
+    """Count the identities that Redis has a ban of. Raises StoreUnavailable."""
+    with unavailable():
+        pipe: Any = client().pipeline(transaction=False)
+        pipe.hlen(conf.keys.marks)
+        pipe.hlen(conf.keys.networks)
+        return sum(reply for reply in pipe.execute(raise_on_error=False) if type(reply) is int)
 
 
 def renew(identities: Collection[str]) -> None:
@@ -173,7 +182,7 @@ def renew(identities: Collection[str]) -> None:
         for key in (keys.snapshot, keys.networks, keys.network_changes, keys.marks):
             pipe.pexpire(key, TTL_MS)
         for identity in identities:
-            pipe.pexpire(keys.mark(identity), TTL_MS)
+            pipe.execute_command("PEXPIRE", keys.mark(identity), TTL_MS)
         pipe.execute()
 
 
