@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from ratelimit_app import block, importing, publishing, snapshot_cache
@@ -209,6 +209,32 @@ def test_secrets_when_imported_are_digested(make: Any) -> None:
     secret = digest(conf.key_secret, "header:x-api-key", "s3cret")
     assert sorted([known, secret]) == values()
     assert [0, 0] == bans(f"header:x-api-key:{secret}", f"header:x-api-key:{known}")
+
+
+def test_secrets_when_refused_are_not_shown(make: Any) -> None:
+    """A summary goes into logs and mails: where a secret stood is said, what it was is not."""
+    path = make(
+        "kind,value,expires_at", "header:x-api-key,s3cret,", "cookie:sid,s3cret,soon", "session,s3cret,"
+    )
+    for options in (("--list", "allowlist"), ()):
+        report = run(path, *options, status=1)
+        assert "s3cret" not in json.dumps(report)
+    assert [3] == [row["line"] for row in report["samples"]]
+
+
+def test_an_import_when_the_database_is_busy_says_so(make: Any, monkeypatch: Any) -> None:
+    """Nothing is half done, and trying again is all that is needed: status 1."""
+
+    def refuse(*_: Any) -> None:
+        message = "database is locked"
+        raise OperationalError(message)
+
+    monkeypatch.setattr("ratelimit_app.importing.staging.Staging.merge", refuse)
+    run(make("192.0.2.9"), "--dry-run")
+    with pytest.raises(CommandError, match="database is locked") as failure:
+        call_command("ratelimit_import", make("192.0.2.1"), stdout=StringIO())
+    assert 1 == failure.value.returncode
+    assert not BlacklistEntry.objects.exists()
 
 
 @pytest.mark.parametrize("name", ["export.csv", "export.json"])

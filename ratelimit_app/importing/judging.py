@@ -10,7 +10,7 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import parse_address, parse_network
 from ratelimit_app.core.entries import canonical, canonical_kind, width_danger
 from ratelimit_app.core.feeds import PassedOver
-from ratelimit_app.core.identity import IdentityError
+from ratelimit_app.core.identity import DIGESTED_KINDS, IdentityError
 from ratelimit_app.importing.staging import Row
 from ratelimit_app.models import BlacklistEntry
 
@@ -87,7 +87,9 @@ class Judge:
 
     @staticmethod
     def _fault(listed: Listed, why: str) -> PassedOver:
-        text = listed.value if listed.kind == "ip" else f"{listed.kind}:{listed.value}"
+        is_secret = listed.kind.partition(":")[0].strip().lower() in DIGESTED_KINDS
+        value = "(not shown)" if is_secret else listed.value
+        text = value if listed.kind == "ip" else f"{listed.kind}:{value}"
         return PassedOver(listed.line, _plain(text)[:200], why)
 
 

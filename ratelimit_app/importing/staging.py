@@ -140,12 +140,16 @@ class Staging:
         )
 
     def merge(self) -> int:
-        """Make or change the imported entries of all identities, and give how many that were."""
+        """
+        Make or change the imported entries of all identities, and give how many that were.
+
+        They come in order, so that two imports at once wait for each other and not crosswise.
+        """
         columns, values, params = self._columns()
         # The blacklist's index is of some sources only, and is meant only where that is said again.
         partial = "WHERE source IN ('manual', 'imported')" if hasattr(self._model, "level") else ""
         return self._run(
-            f"INSERT INTO {self._target} ({columns}) SELECT {values} FROM {TABLE} WHERE true "  # noqa: S608
+            f"INSERT INTO {self._target} ({columns}) SELECT {values} FROM {TABLE} WHERE true ORDER BY kind, value "  # noqa: S608
             f"ON CONFLICT (kind, value, source) {partial} "
             "DO UPDATE SET reason = excluded.reason, expires_at = excluded.expires_at",
             params,

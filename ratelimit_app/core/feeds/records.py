@@ -93,7 +93,7 @@ def read_record(record: Mapping[str, Any], line: int, terms: Terms) -> Listed | 
     try:
         expires_at = read_date(end) if end else None
     except ValueError:
-        return PassedOver(line, f"{value} {end}", NO_END)
+        return PassedOver(line, end, NO_END)  # the value may be a secret
     return Listed(line, kind, value, _first(record, REASON_NAMES), expires_at)
 
 

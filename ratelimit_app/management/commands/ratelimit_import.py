@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 from django.utils import timezone
 
 from ratelimit_app import importing, lists
@@ -113,6 +114,11 @@ class Command(BaseCommand):
                 raise CommandError(message, returncode=FINDING) from None
             message = "Interrupted: nothing was imported."
             raise CommandError(message, returncode=INTERRUPTED) from None
+        except DatabaseError as error:
+            message = (
+                f"Nothing was imported: the database refuses ({error}). Try again when it can be written to."
+            )
+            raise CommandError(message, returncode=FINDING) from error
         except importing.NothingToKeep as error:
             message = f"Nothing was imported: {error}. Give --force if you mean it."
             raise Misuse(message) from error
