@@ -13,7 +13,7 @@ STEPS = {
     "staged": ("Staging", "count"),
     "removed": ("Staging", "remove_missing"),
     "merged": ("Staging", "merge"),
-    "committed": ("publishing", "publish"),
+    "committed": ("publishing", "publish_many"),
 }
 
 

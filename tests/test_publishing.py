@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ratelimit_app import publishing, snapshot_cache
@@ -691,3 +693,50 @@ def test_the_kinds_of_marks_when_published_are_those_that_ban(valkey: Any) -> No
     assert ["header:x-key", "user"] == body(valkey)["kinds"]
     BlacklistEntry.objects.create(kind="ip", value="192.0.2.2")
     assert ["header:x-key", "ip", "user"] == body(valkey)["kinds"]
+
+
+def statements(captured: CaptureQueriesContext) -> list[str]:
+    """Give the reading statements about bans."""
+    return [
+        query["sql"]
+        for query in captured.captured_queries
+        if query["sql"].startswith("SELECT") and "ratelimit_app_blacklistentry" in query["sql"]
+    ]
+
+
+def test_an_edit_when_there_may_be_millions_of_bans_looks_at_none_but_its_own() -> None:
+    """A look at all bans takes seconds while a million of them are being committed: no edit depends on one."""
+    BlacklistEntry.objects.create(kind="user", value="1")
+    with CaptureQueriesContext(connection) as captured:
+        Rule.objects.create(name="a", rate="5/s")
+        AllowlistEntry.objects.create(kind="user", value="7")
+    assert [] == statements(captured)
+    with CaptureQueriesContext(connection) as captured:
+        BlacklistEntry.objects.create(kind="user", value="2")
+        BlacklistEntry.objects.create(kind="device", value="d")
+    assert statements(captured)
+    assert all(re.search(r"""["`]value["`] IN \(|["`]value["`] = """, sql) for sql in statements(captured))
+
+
+def test_the_kinds_of_marks_when_bans_come_and_go_follow_each_edit(valkey: Any) -> None:
+    """A kind is there with its first ban and gone with its last, whoever else edits in between."""
+    first = BlacklistEntry.objects.create(kind="user", value="1")
+    second = BlacklistEntry.objects.create(kind="user", value="2")
+    BlacklistEntry.objects.create(kind="device", value="d")
+    Rule.objects.create(name="a", rate="5/s")
+    assert ["device", "user"] == body(valkey)["kinds"]
+    first.delete()
+    assert ["device", "user"] == body(valkey)["kinds"]
+    second.delete()
+    assert ["device"] == body(valkey)["kinds"]
+    BlacklistEntry.objects.update(kind="user", value="3")
+    assert ["user"] == body(valkey)["kinds"]
+
+
+@pytest.mark.parametrize("text", ["{broken", "7", '{"kinds": 7}', '{"kinds": [7]}', "{}"])
+def test_the_kinds_of_marks_when_redis_does_not_say_them_are_looked_for(valkey: Any, text: str) -> None:
+    """A damaged snapshot is written anew by the next edit, with every kind."""
+    BlacklistEntry.objects.create(kind="user", value="1")
+    valkey.hset(conf.keys.snapshot, "body", text)
+    BlacklistEntry.objects.create(kind="device", value="d")
+    assert ["device", "user"] == body(valkey)["kinds"]

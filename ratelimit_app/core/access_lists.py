@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratelimit_app.core.networks import LENGTHS, read_network
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ratelimit_app.core.addresses import Address
+
+    _Lengths = tuple[tuple[int, int], ...]
+    _Reader = tuple[int, int, Callable[[int, tuple[()]], _Lengths], Callable[[int], int | None]]
 
 NEVER = 0
 
+_KINDS: tuple[type[Address], ...] = (IPv4Address, IPv6Address)
 # Networks are sorted by the longest of these heads that they fill: few lengths share one, whatever the list.
 _HEADS = {4: (0, 16), 6: (0, 16, 32, 48, 64)}
-
-
-_KINDS: tuple[type[Address], ...] = (IPv4Address, IPv6Address)
 
 
 class NetworkTable:
@@ -28,22 +31,27 @@ class NetworkTable:
     """
 
     def __init__(self) -> None:
-        self._families = {version: _Family(length, _HEADS[version]) for version, length in LENGTHS.items()}
-        # What a lookup needs of them: it is made for every request.
-        self._readers: dict[type[Address], Any] = {
-            kind: (family.heads, family.lengths.get, family.ends.get)
-            for kind, family in zip(_KINDS, self._families.values(), strict=True)
+        self._levels = {
+            version: [_Level(LENGTHS[version], head) for head in heads] for version, heads in _HEADS.items()
         }
+        self._readers: dict[type[Address], tuple[_Reader, ...]] = {IPv4Address: (), IPv6Address: ()}
 
     def set(self, text: str, expires_us: int) -> None:
         """Add a network or change its expiry. Raises ValueError when the text is none."""
         version, prefix, number = read_network(text)
-        self._families[version].set(prefix, number, expires_us)
+        level = self._level(version, prefix)
+        was_empty = not level.ends
+        level.set(prefix, number, expires_us)
+        if was_empty:
+            self._look_at_levels()
 
     def discard(self, text: str) -> None:
         """Take a network out, if it is there. Raises ValueError when the text is none."""
         version, prefix, number = read_network(text)
-        self._families[version].discard(prefix, number)
+        level = self._level(version, prefix)
+        level.discard(prefix, number)
+        if not level.ends:
+            self._look_at_levels()
 
     def apply(self, text: str, expires_us: int | None) -> None:
         """Set a network, or discard it where there is no expiry. Raises ValueError when the text is none."""
@@ -58,19 +66,26 @@ class NetworkTable:
 
     def ends(self, address: Address) -> list[int]:
         """Give the expiries of all networks that hold this address, over or not."""
-        heads, lengths, ends = self._readers[type(address)]
         number, found = int(address), []
-        for cut, mark in heads:
+        for cut, mark, lengths, ends in self._readers[type(address)]:
             for shift, bit in lengths(number >> cut | mark, ()):
                 if (end := ends(number >> shift | bit)) is not None:
                     found.append(end)
         return found
 
+    def _level(self, version: int, prefix: int) -> _Level:
+        return next(level for level in reversed(self._levels[version]) if level.head <= prefix)
+
+    def _look_at_levels(self) -> None:
+        """Have lookups pass by the levels that are empty: they are made for every request."""
+        for kind, levels in zip(_KINDS, self._levels.values(), strict=True):
+            self._readers[kind] = tuple(level.reader for level in levels if level.ends)
+
     def __bool__(self) -> bool:
-        return bool(self._families[4].ends or self._families[6].ends)
+        return any(self._readers.values())
 
     def __len__(self) -> int:
-        return sum(len(family.ends) for family in self._families.values())
+        return sum(len(level.ends) for levels in self._levels.values() for level in levels)
 
 
 def latest(ends: list[int], now_us: int) -> int | None:
@@ -80,30 +95,30 @@ def latest(ends: list[int], now_us: int) -> int | None:
     return max((end for end in ends if end > now_us), default=None)
 
 
-class _Family:
+class _Level:
     """
-    The networks of one IP version.
+    The networks of one IP version that are as long as their head, or longer, and shorter than the next level's.
 
     The first bits of an address, with a bit set above them for their number, are one key: `ends` by network,
     `lengths` by head. `shared` counts the networks beyond the first that have a head and a length in common.
     """
 
-    __slots__ = ("_length", "_shared", "_tuples", "ends", "heads", "lengths")
+    __slots__ = ("_length", "_shared", "_tuples", "ends", "head", "lengths", "reader")
 
-    def __init__(self, length: int, heads: tuple[int, ...]) -> None:
+    def __init__(self, length: int, head: int) -> None:
+        self.head, self._length = head, length
         self.ends: dict[int, int] = {}
-        self.lengths: dict[int, tuple[tuple[int, int], ...]] = {}
-        self.heads = tuple((length - head, 1 << head) for head in heads)
-        self._length = length
+        self.lengths: dict[int, _Lengths] = {}
+        self.reader: _Reader = (length - head, 1 << head, self.lengths.get, self.ends.get)
         self._shared: dict[tuple[int, int], int] = {}
-        self._tuples: dict[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = {}
+        self._tuples: dict[_Lengths, _Lengths] = {}
 
     def set(self, prefix: int, number: int, expires_us: int) -> None:
         """Add a network or change its expiry."""
         shift, bit = self._length - prefix, 1 << prefix
         key = number >> shift | bit
         if key not in self.ends:
-            head = self._head(prefix, number)
+            head = self._head(number)
             known = self.lengths.get(head, ())
             if (shift, bit) in known:
                 self._shared[head, shift] = self._shared.get((head, shift), 0) + 1
@@ -116,7 +131,7 @@ class _Family:
         shift, bit = self._length - prefix, 1 << prefix
         if self.ends.pop(number >> shift | bit, None) is None:
             return
-        head = self._head(prefix, number)
+        head = self._head(number)
         if others := self._shared.pop((head, shift), 0):
             if others > 1:
                 self._shared[head, shift] = others - 1
@@ -125,9 +140,8 @@ class _Family:
         else:
             del self.lengths[head]
 
-    def _head(self, prefix: int, number: int) -> int:
-        cut, mark = next(pair for pair in reversed(self.heads) if pair[1] <= 1 << prefix)
-        return number >> cut | mark
+    def _head(self, number: int) -> int:
+        return number >> self._length - self.head | 1 << self.head
 
-    def _interned(self, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    def _interned(self, pairs: _Lengths) -> _Lengths:
         return self._tuples.setdefault(pairs, pairs)

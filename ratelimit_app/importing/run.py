@@ -131,9 +131,9 @@ class _Import:
         """Have Redis follow, a thousand bans at a time, so that whoever else edits is not kept waiting."""
         self._report.published = False
         try:
-            publishing.publish(using=self._alias)
             self._changed.seek(0)
-            for done in publishing.follow(json.loads(line) for line in self._changed):
+            changed = (json.loads(line) for line in self._changed)
+            for done in publishing.publish_many(changed, using=self._alias):
                 self._progress(PUBLISH, done)
         except (StoreUnavailable, DatabaseError) as error:
             logger.error(  # noqa: TRY400 - what went wrong is known, where is of no interest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratelimit_app.publishing.ledger import NO_BAN, Ban, read_bans, read_snapshot
-from ratelimit_app.publishing.publisher import follow, publish
+from ratelimit_app.publishing.publisher import publish, publish_many
 from ratelimit_app.publishing.repair import Report, publish_missing, sync
 from ratelimit_app.publishing.status import entries_published, rules_published
 
@@ -12,8 +12,8 @@ __all__ = [
     "Ban",
     "Report",
     "entries_published",
-    "follow",
     "publish",
+    "publish_many",
     "publish_missing",
     "read_bans",
     "read_snapshot",

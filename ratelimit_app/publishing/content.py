@@ -17,6 +17,7 @@ from ratelimit_app.core.entries import canonical
 from ratelimit_app.core.identity import IdentityError, kind_of, value_of
 from ratelimit_app.core.snapshot import DEFAULT_OFFENCE_TTL, dump
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule, to_us
+from ratelimit_app.publishing import ledger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -64,15 +65,41 @@ def aliases(row: Publication) -> list[str]:
     return [write_alias(), *others]
 
 
-def body(row: Publication) -> Body:
-    """Read rules and lists of all databases."""
+def body(row: Publication, kinds: list[str] | None = None) -> Body:
+    """Read rules and lists of all databases; `kinds` of marks where they are known."""
     names = aliases(row)
     return Body(
         rules=_rules(names),
         allowlist=_allowlist(names),
-        kinds=_marked_kinds(names),
+        kinds=_marked_kinds(names) if kinds is None else kinds,
         offence_ttl=_offence_ttl(names),
     )
+
+
+def kinds_after(row: Publication, text: bytes | None, identities: Collection[str]) -> list[str] | None:
+    """
+    Give the kinds of marks after a change of these identities' bans, by a snapshot in Redis; None: it has none.
+
+    A look at all rows can take seconds where a million of them are about to be committed, and an edit of a rule, or
+    a ban, says all there is to know. Where bans are lifted, others of their kind are looked for.
+    """
+    try:
+        found = json.loads(text or b"null")["kinds"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(found, list) or not all(isinstance(kind, str) for kind in found):
+        return None
+    kinds = set(found)
+    by_kind: dict[str, list[str]] = {}
+    for identity in identities:
+        by_kind.setdefault(kind_of(identity), []).append(identity)
+    for kind, some in by_kind.items():
+        clients = [identity for identity in some if ledger.is_client(identity)][:_CHUNK]
+        if bans(row, clients) or any(_has_marks(alias, kind) for alias in aliases(row)):
+            kinds.add(kind)
+        else:
+            kinds.discard(kind)
+    return sorted(kinds)
 
 
 def bans(row: Publication, identities: Collection[str]) -> dict[str, int]:
@@ -180,14 +207,12 @@ def _allowlist(names: list[str]) -> dict[str, int]:
 
 
 def _marked_kinds(names: list[str]) -> list[str]:
-    kinds: set[str] = set()
-    for alias in names:
-        active = BlacklistEntry.objects.using(alias).active().order_by()
-        for kind in _kinds(alias):
-            rows = active.filter(kind=kind)
-            if kind not in kinds and (rows.filter(_clients()) if kind == "ip" else rows).exists():
-                kinds.add(kind)
-    return sorted(kinds)
+    return sorted({kind for alias in names for kind in _kinds(alias) if _has_marks(alias, kind)})
+
+
+def _has_marks(alias: str, kind: str) -> bool:
+    rows = BlacklistEntry.objects.using(alias).active().order_by().filter(kind=kind)
+    return (rows.filter(_clients()) if kind == "ip" else rows).exists()
 
 
 def _kinds(alias: str) -> Iterator[str]:

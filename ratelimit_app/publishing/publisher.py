@@ -26,23 +26,32 @@ def publish(identities: Collection[str] = (), *, using: str | None = None) -> st
     """
     Bring rules, lists and the bans of these identities to Redis, and give the version that is there.
 
-    `using`: the database that was written. Only what differs is written. Raises StoreUnavailable after a second
-    try; the periodic sync repairs what is missing then.
+    `identities`: all whose bans have changed. `using`: the database that was written. Only what differs is written.
+    Raises StoreUnavailable after a second try; the periodic sync repairs what is missing then.
     """
-    if using is not None and using != content.write_alias():
-        remember(using)
-    version = _twice(publish_snapshot)
-    for _ in follow(dict.fromkeys(identities)):
+    is_new = _remember(using)
+    version = _twice(publish_snapshot, None if is_new else identities)
+    for _ in _follow(dict.fromkeys(identities)):
         pass
     return version
 
 
-def follow(identities: Iterable[str]) -> Iterator[int]:
+def publish_many(identities: Iterable[str], *, using: str | None = None) -> Iterator[int]:
     """
-    Bring the bans of any number of identities to Redis, and give again and again how many have arrived.
+    Publish as `publish` does the bans of any number of identities, and give again and again how many have arrived.
 
-    The lock is held for a thousand at a time, and then left to others. Raises StoreUnavailable after a second try.
+    The lock is held for a thousand at a time, and then left to others. Raises StoreUnavailable.
     """
+    _remember(using)
+    _twice(publish_snapshot)
+    yield from _follow(identities)
+
+
+def _remember(using: str | None) -> bool:
+    return using is not None and using != content.write_alias() and remember(using)
+
+
+def _follow(identities: Iterable[str]) -> Iterator[int]:
     rest, done = iter(identities), 0
     while some := list(islice(rest, ledger.CHUNK)):
         _make_way(done)
@@ -57,12 +66,14 @@ def _make_way(done: int) -> None:
         time.sleep(BREATH)
 
 
-def remember(alias: str) -> None:
-    """Count the rows of another database from now on."""
+def remember(alias: str) -> bool:
+    """Count the rows of another database from now on; whether they did not yet."""
     with locked() as row:
-        if alias not in row.aliases:
+        is_new = alias not in row.aliases
+        if is_new:
             row.aliases = [*row.aliases, alias]
             row.save(update_fields=["aliases"])
+    return is_new
 
 
 @contextmanager
@@ -73,17 +84,23 @@ def locked() -> Iterator[Publication]:
         yield Publication.objects.using(alias).lock()
 
 
-def publish_snapshot() -> str:
-    """Publish rules and allowlist when they differ from what Redis has, and give the version that is there."""
+def publish_snapshot(identities: Collection[str] | None = None) -> str:
+    """
+    Publish rules and allowlist when they differ from what Redis has, and give the version that is there.
+
+    `identities`: whose bans have changed, None: anybody's may have.
+    """
     with locked() as row:
-        version, is_new = _put_snapshot(row)
+        version, is_new = _put_snapshot(row, identities)
     if is_new:
         snapshot_published.send_robust(sender=Publication, version=version)
     return version
 
 
-def _put_snapshot(row: Publication) -> tuple[str, bool]:
-    epoch, body, held = row.epoch.hex, content.body(row), ledger.read_snapshot()
+def _put_snapshot(row: Publication, identities: Collection[str] | None) -> tuple[str, bool]:
+    epoch, held = row.epoch.hex, ledger.read_snapshot()
+    kinds = None if identities is None else content.kinds_after(row, held.body, identities)
+    body = content.body(row, kinds)
     theirs = ledger.counter_of(held.version, epoch)
     if held.version is not None and theirs is not None and body.is_in(held.body):
         return held.version, False

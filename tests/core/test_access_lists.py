@@ -129,8 +129,9 @@ def test_a_table_when_emptied_holds_nothing_any_more() -> None:
         made.set(text, NEVER)
     for text in texts + texts:
         made.discard(text)
-    family = made._families[6]
-    assert (0, 0, 0) == (len(family.ends), len(family.lengths), len(family._shared))
+    for level in made._levels[6]:
+        assert (0, 0, 0) == (len(level.ends), len(level.lengths), len(level._shared))
+    assert not made
 
 
 def test_a_lookup_when_most_networks_are_elsewhere_looks_at_few_lengths() -> None:
@@ -139,6 +140,6 @@ def test_a_lookup_when_most_networks_are_elsewhere_looks_at_few_lengths() -> Non
     for number in range(200):
         made.set(f"{number}.1.0.0/{16 + number % 17}", NEVER)
         made.set(f"2a00:{number:x}::/{32 + number % 97}", NEVER)
-    for version, heads in ((4, 1), (6, 1)):
-        family = made._families[version]
-        assert max(map(len, family.lengths.values())) <= heads
+    for levels in made._levels.values():
+        assert 1 == max(len(lengths) for level in levels for lengths in level.lengths.values())
+    assert (1, 3) == tuple(map(len, made._readers.values()))
