@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, transaction
+from django.test import Client
 from django.utils import timezone
 
 from ratelimit_app import block, importing, publishing, snapshot_cache
@@ -200,6 +202,31 @@ def test_rows_when_they_name_somebody_twice_keep_the_longest(make: Any, monkeypa
         assert {"192.0.2.1": far, "192.0.2.2": None} == dict(
             BlacklistEntry.objects.values_list("value", "expires_at")
         )
+
+
+def test_an_import_when_run_never_searches_the_keyspace(make: Any, monkeypatch: Any) -> None:
+    """C104: importing, replacing and the sync behind it work with a client that raises on KEYS and SCAN."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError(args)
+
+    for name in ("keys", "scan", "scan_iter"):
+        monkeypatch.setattr(redis.Redis, name, refuse)
+    run(make("192.0.2.1", "198.51.100.0/24"))
+    run(make("192.0.2.2"), "--replace")
+    assert (1, False) == (publishing.sync().bans, publishing.sync().has_drifted)
+
+
+def test_an_address_when_on_both_lists_passes(make: Any) -> None:
+    """C102: an imported ban does not outdo the allowlist, whichever came first."""
+    run(make("192.0.2.0/24", "192.0.2.9"))
+    run(make("192.0.2.9"), "--list", "allowlist")
+    run(make("192.0.2.0/24", "192.0.2.9", "192.0.2.8"), "--replace")
+    snapshot_cache.refresh()
+    assert [200, 403, 403] == [
+        Client(REMOTE_ADDR=address).get("/plain/").status_code
+        for address in ("192.0.2.9", "192.0.2.8", "192.0.2.7")
+    ]
 
 
 def test_secrets_when_imported_are_digested(make: Any) -> None:
