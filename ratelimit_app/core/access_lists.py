@@ -34,6 +34,7 @@ class NetworkTable:
         self._levels = {
             version: [_Level(LENGTHS[version], head) for head in heads] for version, heads in _HEADS.items()
         }
+        self._has_some = False
         self._readers: dict[type[Address], tuple[_Reader, ...]] = {IPv4Address: (), IPv6Address: ()}
 
     def set(self, text: str, expires_us: int) -> None:
@@ -80,9 +81,10 @@ class NetworkTable:
         """Have lookups pass by the levels that are empty: they are made for every request."""
         for kind, levels in zip(_KINDS, self._levels.values(), strict=True):
             self._readers[kind] = tuple(level.reader for level in levels if level.ends)
+        self._has_some = any(self._readers.values())
 
     def __bool__(self) -> bool:
-        return any(self._readers.values())
+        return self._has_some
 
     def __len__(self) -> int:
         return sum(len(level.ends) for levels in self._levels.values() for level in levels)

@@ -33,6 +33,8 @@ logger = logging.getLogger("ratelimit_app")
 
 READ, SAVE, PUBLISH = "rows read", "entries saved", "bans published"
 _SPOOLED = 4_000_000
+# Fewer change no plan of the database, and its own count comes soon enough.
+_MANY = 1_000
 
 
 class NothingToKeep(Exception):
@@ -122,6 +124,8 @@ class _Import:
             staging.remove_missing()
         staging.leave_unchanged()
         staging.merge()
+        if report.created + report.removed > _MANY:
+            staging.count_anew()
         if self._bans:
             for identities in staging.changed():
                 self._changed.write("".join(f"{json.dumps(identity)}\n" for identity in identities))

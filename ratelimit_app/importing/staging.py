@@ -155,6 +155,11 @@ class Staging:
             params,
         )
 
+    def count_anew(self) -> None:
+        """Have the database know how large its table is now: until it does, it reads all rows to find one."""
+        if self._is_postgres:
+            self._run(f"ANALYZE {self._target}")
+
     def changed(self) -> Iterator[list[str]]:
         """Give the identities that the import has changed, some at a time."""
         for table in (GONE, TABLE):

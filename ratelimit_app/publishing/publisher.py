@@ -38,24 +38,24 @@ def publish(identities: Collection[str] = (), *, using: str | None = None) -> st
 
 def publish_many(identities: Iterable[str], *, using: str | None = None) -> Iterator[int]:
     """
-    Publish as `publish` does the bans of any number of identities, and give again and again how many have arrived.
+    Publish the new bans of any number of identities, and the end of others', and give again and again how many are.
 
     The lock is held for a thousand at a time, and then left to others. Raises StoreUnavailable.
     """
     _remember(using)
     _twice(publish_snapshot)
-    yield from _follow(identities)
+    yield from _follow(identities, are_new=True)
 
 
 def _remember(using: str | None) -> bool:
     return using is not None and using != content.write_alias() and remember(using)
 
 
-def _follow(identities: Iterable[str]) -> Iterator[int]:
+def _follow(identities: Iterable[str], *, are_new: bool = False) -> Iterator[int]:
     rest, done = iter(identities), 0
     while some := list(islice(rest, ledger.CHUNK)):
         _make_way(done)
-        _twice(publish_bans, some)
+        _twice(publish_bans, some, are_new=are_new)
         done += len(some)
         yield done
 
@@ -114,17 +114,20 @@ def _put_snapshot(row: Publication, identities: Collection[str] | None) -> tuple
     return version, taken
 
 
-def publish_bans(identities: Collection[str]) -> None:
+def publish_bans(identities: Collection[str], *, are_new: bool = False) -> None:
     """
     Bring the bans of these identities, at most some thousands, to Redis where they differ.
 
-    Whoever was banned there and is no more is announced as unblocked.
+    `are_new`: they hardly can be there yet, so those that there are get written without a look. Whoever was banned
+    there and is no more is announced as unblocked.
     """
     if not identities:
         return
     with locked() as row:
-        wanted, held = content.bans(row, identities), ledger.read_bans(identities)
-        changes = {identity: wanted.get(identity) for identity in differing(wanted, held)}
+        wanted = content.bans(row, identities)
+        held = ledger.read_bans([one for one in identities if not (are_new and one in wanted)])
+        changes: dict[str, int | None] = dict(wanted) if are_new else {}
+        changes |= {identity: wanted.get(identity) for identity in differing(wanted, held)}
         ledger.put_marks({identity: end for identity, end in changes.items() if ledger.is_client(identity)})
         _put_networks(
             row, {identity: end for identity, end in changes.items() if not ledger.is_client(identity)}
