@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import threading
@@ -14,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_lists import NetworkTable
-from ratelimit_app.core.addresses import parse_network
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY, Snapshot, load
-from ratelimit_app.store import notices
+from ratelimit_app.store import networks, notices
 from ratelimit_app.store.connection import client, unavailable
 from ratelimit_app.store.processes import Presence
 from ratelimit_app.store.warmup import Wish, read_wish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
 MAX_REPORTS = 1_000
+BREATH = 0.001
 logger = logging.getLogger("ratelimit_app")
 
 
@@ -144,21 +143,32 @@ class SnapshotCache:
     def refresh(self) -> Snapshot | None:
         """Ask Redis for a newer version now; gives None when Redis has none. Raises StoreUnavailable."""
         with self._lock, unavailable():
-            version, networks = self._ask()
-            if version is None:
-                if self._is_held:
-                    # Redis has lost its data: what it denied before, it would not deny now.
-                    self._is_held = False
-                    self.forgotten(None)
-                self._have_published()
+            theirs = self._catch_up()
+            if not self._is_held:
                 return None
-            self._is_held = True
-            if self._snapshot is None or self._snapshot.version != version.decode():
-                self._load()
-            if self._snapshot and networks is not None and self._networks_version != networks.decode():
-                self._load_networks(self._snapshot, networks.decode())
-            self.refreshed_at = time.monotonic()
+            if self._snapshot and theirs is not None and self._networks_version != theirs:
+                for _ in self._load_networks(theirs):
+                    # Whoever waits for the interpreter gets it, and what is due meanwhile is not late.
+                    time.sleep(BREATH)
+                    if time.monotonic() - self.refreshed_at >= conf.refresh_interval:
+                        self._catch_up()
         return self._snapshot
+
+    def _catch_up(self) -> str | None:
+        """Take the notices and a newer snapshot, and give the version of the networks in Redis."""
+        version, theirs = self._ask()
+        if version is None:
+            if self._is_held:
+                # Redis has lost its data: what it denied before, it would not deny now.
+                self._is_held = False
+                self.forgotten(None)
+            self._have_published()
+            return None
+        self._is_held = True
+        if self._snapshot is None or self._snapshot.version != version.decode():
+            self._load()
+        self.refreshed_at = time.monotonic()
+        return None if theirs is None else str(theirs.decode())
 
     def _ask(self) -> Any:
         """Read the clock, the notices and the wish to warm up, and give the versions of snapshot and networks."""
@@ -181,49 +191,43 @@ class SnapshotCache:
 
     def _load(self) -> None:
         body: Any = client().hget(conf.keys.snapshot, "body")
-        table = self._snapshot.networks if self._snapshot else EMPTY.networks
         before = self._snapshot
         try:
-            self._snapshot = load(body or b"null", table, self._report)
+            self._snapshot = load(body or b"null", self._networks(), self._report)
             if before is not None and before.rules != self._snapshot.rules:
                 # A rule that is changed, and changed back, must not find what it denied in between forgotten logs.
                 self.forgotten(None)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._report("the snapshot", error)
 
-    def _load_networks(self, snapshot: Snapshot, version: str) -> None:
-        """Apply what changed since our version; read all when that is not known any more."""
-        table = snapshot.networks
-        changes = self._changes_since(version)
-        if changes is None:
-            table = NetworkTable()
-            changes = [{"set": dict(client().hgetall(conf.keys.networks)), "del": []}]
-        for change in changes:
-            for cidr, expires in change["set"].items():
-                text = cidr.decode() if isinstance(cidr, bytes) else cidr
-                try:
-                    table.set(text, int(expires))
-                except ValueError as error:
-                    self._report(f"network {text!r}", error)
-            for cidr in change["del"]:
-                table.discard(cidr)
-        self._networks_version = version
-        if snapshot.networks is not table:
-            self._snapshot = replace(snapshot, networks=table)
-
-    def _changes_since(self, version: str) -> list[dict[str, Any]] | None:
-        epoch, _, counter = version.partition(":")
-        ours, _, known = self._networks_version.partition(":")
-        if epoch != ours or not known.isdigit() or not counter.isdigit() or int(counter) <= int(known):
-            return None
-        wanted = range(int(known) + 1, int(counter) + 1)
-        rows = client().lrange(conf.keys.network_changes, -len(wanted), -1)
+    def _load_networks(self, version: str) -> Iterator[None]:
+        """Apply what changed since our version, or read all when that is not known any more; pauses now and then."""
+        table = self._networks()
         try:
-            changes = [json.loads(row) for row in rows]
-            complete = [change["n"] for change in changes] == list(wanted)
-            return changes if complete and all(_is_change(change) for change in changes) else None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None
+            for part in networks.changes(self._networks_version, version):
+                for text, end in part:
+                    table.apply(text, end)
+                yield
+        except (networks.Missed, ValueError):
+            table = NetworkTable()
+            if not self._networks():
+                self._use(table)
+            for part in networks.whole():
+                for text, end in part:
+                    try:
+                        table.apply(text, int(end))
+                    except ValueError as error:
+                        self._report(f"network {text!r}", error)
+                yield
+            self._use(table)
+        self._networks_version = version
+
+    def _networks(self) -> NetworkTable:
+        return (self._snapshot or EMPTY).networks
+
+    def _use(self, table: NetworkTable) -> None:
+        if self._snapshot and self._snapshot.networks is not table:
+            self._snapshot = replace(self._snapshot, networks=table)
 
     def _have_published(self) -> None:
         """Let the database be published, unless somebody in this process is at it."""
@@ -248,13 +252,6 @@ class SnapshotCache:
         if text not in self._reported and len(self._reported) < MAX_REPORTS:
             self._reported.add(text)
             logger.error("ratelimit.entry_disabled %s is left out: %s", what, error)
-
-
-def _is_change(change: dict[str, Any]) -> bool:
-    """Whether what Redis has is a difference of networks; the whole list is read instead of one that is none."""
-    for text in (*change["set"], *change["del"]):
-        parse_network(text)
-    return all(type(expires) is int for expires in change["set"].values())
 
 
 _cache = SnapshotCache()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +24,8 @@ from ratelimit_app.snapshot_cache import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def contender(decide: Callable[[str], bool], *, name: str = "other", ours: bool = False) -> Contender:
@@ -237,3 +242,15 @@ def test_matching_when_a_decision_is_wrong_ends_with_an_error() -> None:
     """A figure of wrong decisions is worth nothing."""
     with pytest.raises(SystemExit, match="expected"):
         matching.require_right(matching.CASES[0], 5, [NO_RULE])
+
+
+def test_the_lists_when_measured_are_all_in_redis_and_decide_rightly() -> None:
+    """Every figure has a name and a unit; a list that did not arrive, or a wrong decision, ends the run."""
+    command = [sys.executable, "-m", "benchmarks.lists", "--quick", "--json"]
+    without = {name: value for name, value in os.environ.items() if name != "TEST_POSTGRES_URL"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=without, check=False)
+    assert 0 == done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    assert ["lookup", "SQLite"] == list(found)
+    assert len(found["SQLite"]) > 10
+    assert all(name and value >= 0 and unit for rows in found.values() for name, value, unit, _ in rows)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ratelimit_app import publishing, snapshot_cache
@@ -619,3 +621,122 @@ def test_a_ban_that_moves_to_another_identity_leaves_the_first(way: str, valkey:
         fields = {"unique_fields": ["id"], "update_fields": ["value"]}
         BlacklistEntry.objects.bulk_create([moved], update_conflicts=True, **fields)
     assert (0, 1) == (valkey.exists("rl:1:{user:1}!mark"), valkey.exists("rl:1:{user:2}!mark"))
+
+
+def test_the_sync_when_several_rows_ban_one_identity_takes_the_longest_wherever_a_page_ends(
+    valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are read some at a time: those of one identity together, and each identity is counted once."""
+    now = timezone.now()
+    policies = [PromotionPolicy.objects.create(name=f"p{number}") for number in range(3)]
+    for value in ("1", "2", "3"):
+        for number, policy in enumerate(policies, 1):
+            end = now + timedelta(hours=number)
+            BlacklistEntry.objects.create(
+                kind="user", value=value, source="promoted", policy=policy, expires_at=end
+            )
+        BlacklistEntry.objects.create(kind="user", value=value)
+    for size in (1, 2, 3, 4, 5, 100):
+        monkeypatch.setattr(ledger, "CHUNK", size)
+        assert (3, False) == (publishing.sync().bans, publishing.sync().has_drifted)
+        ledger.put_marks({f"user:{value}": to_us(now + timedelta(hours=3)) for value in "123"})
+        assert 3 == publishing.sync().wrong
+        assert [0, 0, 0] == [mark(valkey, f"user:{value}") for value in "123"]
+
+
+def test_the_sync_when_as_many_are_stale_as_are_missing_finds_both(valkey: Any) -> None:
+    """Equal numbers are no equal lists."""
+    for number in range(3):
+        BlacklistEntry.objects.create(kind="user", value=str(number))
+    ledger.put_marks({"user:0": None, "user:9": 0})
+    found = publishing.sync(check=True)
+    assert (1, 1) == (found.missing, found.stale)
+    publishing.sync()
+    assert [0, None] == [mark(valkey, "user:0"), mark(valkey, "user:9")]
+
+
+def test_the_sync_when_bans_have_ended_takes_them_out_of_the_index_beside_strangers(valkey: Any) -> None:
+    """What has ended by itself is no drift, leaves the index, and hides nobody who is banned in Redis alone."""
+    past = to_us(timezone.now() - timedelta(seconds=5))
+    BlacklistEntry.objects.create(kind="user", value="1")
+    valkey.hset(conf.keys.marks, mapping={"user:7": past, "user:8": past})
+    valkey.hset(conf.keys.networks, "198.51.100.0/24", past)
+    found = publishing.sync()
+    assert (0, 1) == (found.stale, found.bans)
+    assert (1, 0) == (valkey.hlen(conf.keys.marks), valkey.hlen(conf.keys.networks))
+    valkey.hset(conf.keys.marks, mapping={"user:7": past, "user:9": 0})
+    valkey.set(conf.keys.mark("user:9"), 0)
+    assert 1 == publishing.sync().stale
+    assert [b"user:1"] == valkey.hkeys(conf.keys.marks)
+
+
+def test_the_sync_when_nobody_is_a_stranger_looks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million bans that are as they should be are gone through once, not twice."""
+    BlacklistEntry.objects.create(kind="user", value="1")
+    BlacklistEntry.objects.create(kind="ip", value="198.51.100.0/24")
+
+    def refuse() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(ledger, "noted", refuse)
+    assert not publishing.sync().has_drifted
+
+
+def test_the_kinds_of_marks_when_published_are_those_that_ban(valkey: Any) -> None:
+    """Each kind is found by the index; one whose bans have ended, or that has networks alone, costs no look."""
+    past = timezone.now() - timedelta(hours=1)
+    for kind, value, end in (
+        ("user", "1", None), ("user", "2", past), ("session", "s", past), ("header:x-key", "k", None),
+        ("ip", "198.51.100.0/24", None), ("ip", "192.0.2.1", past),
+    ):  # fmt: skip
+        BlacklistEntry.objects.create(kind=kind, value=value, expires_at=end)
+    assert ["header:x-key", "user"] == body(valkey)["kinds"]
+    BlacklistEntry.objects.create(kind="ip", value="192.0.2.2")
+    assert ["header:x-key", "ip", "user"] == body(valkey)["kinds"]
+
+
+def statements(captured: CaptureQueriesContext) -> list[str]:
+    """Give the reading statements about bans."""
+    return [
+        query["sql"]
+        for query in captured.captured_queries
+        if query["sql"].startswith("SELECT") and "ratelimit_app_blacklistentry" in query["sql"]
+    ]
+
+
+def test_an_edit_when_there_may_be_millions_of_bans_looks_at_none_but_its_own() -> None:
+    """A look at all bans takes seconds while a million of them are being committed: no edit depends on one."""
+    BlacklistEntry.objects.create(kind="user", value="1")
+    with CaptureQueriesContext(connection) as captured:
+        Rule.objects.create(name="a", rate="5/s")
+        AllowlistEntry.objects.create(kind="user", value="7")
+    assert [] == statements(captured)
+    with CaptureQueriesContext(connection) as captured:
+        BlacklistEntry.objects.create(kind="user", value="2")
+        BlacklistEntry.objects.create(kind="device", value="d")
+    assert statements(captured)
+    assert all(re.search(r"""["`]value["`] IN \(|["`]value["`] = """, sql) for sql in statements(captured))
+
+
+def test_the_kinds_of_marks_when_bans_come_and_go_follow_each_edit(valkey: Any) -> None:
+    """A kind is there with its first ban and gone with its last, whoever else edits in between."""
+    first = BlacklistEntry.objects.create(kind="user", value="1")
+    second = BlacklistEntry.objects.create(kind="user", value="2")
+    BlacklistEntry.objects.create(kind="device", value="d")
+    Rule.objects.create(name="a", rate="5/s")
+    assert ["device", "user"] == body(valkey)["kinds"]
+    first.delete()
+    assert ["device", "user"] == body(valkey)["kinds"]
+    second.delete()
+    assert ["device"] == body(valkey)["kinds"]
+    BlacklistEntry.objects.update(kind="user", value="3")
+    assert ["user"] == body(valkey)["kinds"]
+
+
+@pytest.mark.parametrize("text", ["{broken", "7", '{"kinds": 7}', '{"kinds": [7]}', "{}"])
+def test_the_kinds_of_marks_when_redis_does_not_say_them_are_looked_for(valkey: Any, text: str) -> None:
+    """A damaged snapshot is written anew by the next edit, with every kind."""
+    BlacklistEntry.objects.create(kind="user", value="1")
+    valkey.hset(conf.keys.snapshot, "body", text)
+    BlacklistEntry.objects.create(kind="device", value="d")
+    assert ["device", "user"] == body(valkey)["kinds"]

@@ -19,7 +19,7 @@ from ratelimit_app.core.access_lists import NEVER
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY, dump
 from ratelimit_app.snapshot_cache import SnapshotCache
-from ratelimit_app.store import notices
+from ratelimit_app.store import networks, notices
 from ratelimit_app.store.processes import processes
 
 GRAB = {"name": "grab", "rate": "5/s", "key": "ip"}
@@ -503,3 +503,102 @@ def test_a_flushed_redis_when_noticed_is_told_once(cache: SnapshotCache, valkey:
     cache.refresh()
     cache.refresh()
     assert [None] == told
+
+
+def many_networks(count: int) -> dict[str, int]:
+    """Make networks, as the hash in Redis has them."""
+    return {f"10.{number >> 8}.{number & 255}.0_24": NEVER for number in range(count)}
+
+
+def test_networks_when_there_are_many_are_read_in_slices_that_let_others_run(
+    cache: SnapshotCache, valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, the interpreter is given up after each few of them; so it is for a long difference."""
+    pauses: list[int] = []
+    publish(valkey)
+    publish_networks(valkey, "e:1", **many_networks(3_000))
+    monkeypatch.setattr(time, "sleep", lambda _: pauses.append(len(cache.current().networks)))
+    cache.refresh()
+    assert 3_000 == len(cache.current().networks) == pauses[-1]
+    assert max(after - before for before, after in zip([0, *pauses], pauses, strict=False)) <= networks.SLICE
+    del pauses[:]
+    change = {
+        "n": 2,
+        "set": {f"11.0.{number}.0/25": NEVER for number in range(255)},
+        "del": ["10.0.0.0/24"] * 1_000,
+    }
+    publish_networks(valkey, "e:2", change)
+    cache.refresh()
+    assert 3_254 == len(cache.current().networks)
+    assert len(pauses) >= 5
+
+
+def test_networks_when_they_take_long_do_not_hold_up_what_else_is_new(
+    cache: SnapshotCache, valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a long list is loaded, rules and notices are taken every REFRESH_INTERVAL, and known bans act."""
+    forgotten: list[set[str] | None] = []
+    cache.on_forgotten = forgotten.append
+    publish(valkey)
+    cache.refresh()
+    publish_networks(valkey, "e:1", **many_networks(3_000))
+    pauses = 0
+
+    def pause(_: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 2:
+            publish(valkey, "e:2", GRAB | {"name": "other"})
+            notices.send(["user:42"])
+            cache.refreshed_at -= conf.refresh_interval
+        if pauses == 3:
+            assert ["other"] == names(cache)
+            assert {"user:42"} in forgotten
+            assert 0 < len(cache.current().networks) < 3_000
+
+    monkeypatch.setattr(time, "sleep", pause)
+    cache.refresh()
+    assert pauses > 3
+    assert (["other"], 3_000) == (names(cache), len(cache.current().networks))
+
+
+def test_networks_when_they_change_while_they_are_read_end_as_redis_has_them(
+    cache: SnapshotCache, valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change in the midst of the first reading is applied with the next refresh, whether it was seen or not."""
+    publish(valkey)
+    publish_networks(valkey, "e:1", **many_networks(3_000))
+
+    def pause(_: float) -> None:
+        if version_of(valkey) == b"e:1":
+            valkey.hdel(conf.keys.networks, *(f"10.0.{number}.0/24" for number in range(200)))
+            change = {"n": 2, "set": {"203.0.113.0/24": NEVER}, "del": [f"10.0.{n}.0/24" for n in range(200)]}
+            publish_networks(valkey, "e:2", change, **{"203.0.113.0_24": NEVER})
+
+    monkeypatch.setattr(time, "sleep", pause)
+    cache.refresh()
+    cache.refresh()
+    assert valkey.hlen(conf.keys.networks) == len(cache.current().networks) == 2_801
+    assert [True, False] == bans(cache, "203.0.113.9", "10.0.7.1")
+
+
+def version_of(valkey: Any) -> Any:
+    """The version of the networks in Redis."""
+    return valkey.hget(conf.keys.snapshot, "networks")
+
+
+def test_networks_when_more_changes_came_than_are_read_at_once_are_applied_in_order(
+    cache: SnapshotCache, valkey: Any
+) -> None:
+    """A process that slept through many edits catches up, also where the list of changes was cut at its head."""
+    publish(valkey)
+    publish_networks(valkey, "e:5", **{"192.0.2.0_24": NEVER})
+    cache.refresh()
+    table = cache.current().networks
+    valkey.delete(conf.keys.networks)
+    for number in range(3, 50):
+        change = {"n": number, "set": {f"203.0.{number}.0/24": NEVER}, "del": [f"203.0.{number - 1}.0/24"]}
+        publish_networks(valkey, f"e:{number}", change)
+    cache.refresh()
+    assert table is cache.current().networks
+    assert [True, False, True] == bans(cache, "192.0.2.9", "203.0.48.1", "203.0.49.1")

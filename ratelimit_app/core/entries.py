@@ -20,6 +20,7 @@ from ratelimit_app.core.identity import (
     parse_sources,
     value_of,
 )
+from ratelimit_app.core.networks import read_network, write_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,11 +93,10 @@ def parse_identity(
 def network_value(text: str) -> str:
     """Write an address or a network in its one form; host bits are cut off. Raises IdentityError."""
     try:
-        network = parse_network(text)
+        return write_network(*read_network(text.strip()))
     except ValueError as error:
         msg = f"{text!r:.80} is not an address or a network: expected such as 203.0.113.9, 203.0.113.0/24 or 2001:db8::/64."
         raise IdentityError(msg) from error
-    return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
 
 
 def holding(value: str) -> list[str]:

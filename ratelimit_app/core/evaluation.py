@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ratelimit_app.core.access_lists import latest
 from ratelimit_app.core.asking import Ask, Memory, Need, Uncountable
 from ratelimit_app.core.calls import NO_RULE, ScriptCall, StoreUnavailable, blocked, read_reply
 from ratelimit_app.core.decision import Decision, Reason, Verdict
@@ -130,8 +131,11 @@ def _banned_network(ask: Ask) -> Decision | None:
     address = ask.facts.address
     if address is None:
         return None
+    ends = ask.snapshot.networks.ends(address)
+    if not ends:
+        return None
     now_us = ask.world.now_us()
-    expires = ask.snapshot.networks.find(address, now_us)
+    expires = latest(ends, now_us)
     return None if expires is None else blocked(f"ip:{address}", expires, now_us)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratelimit_app.publishing.ledger import NO_BAN, Ban, read_bans, read_snapshot
-from ratelimit_app.publishing.publisher import publish
+from ratelimit_app.publishing.publisher import publish, publish_many
 from ratelimit_app.publishing.repair import Report, publish_missing, sync
 from ratelimit_app.publishing.status import entries_published, rules_published
 
@@ -13,6 +13,7 @@ __all__ = [
     "Report",
     "entries_published",
     "publish",
+    "publish_many",
     "publish_missing",
     "read_bans",
     "read_snapshot",

@@ -13,12 +13,15 @@ from django.utils import timezone
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_lists import NEVER
-from ratelimit_app.core.identity import kind_of, value_of
+from ratelimit_app.core.entries import canonical
+from ratelimit_app.core.identity import IdentityError, kind_of, value_of
 from ratelimit_app.core.snapshot import DEFAULT_OFFENCE_TTL, dump
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule, to_us
+from ratelimit_app.publishing import ledger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from datetime import datetime
 
 logger = logging.getLogger("ratelimit_app")
 
@@ -62,15 +65,41 @@ def aliases(row: Publication) -> list[str]:
     return [write_alias(), *others]
 
 
-def body(row: Publication) -> Body:
-    """Read rules and lists of all databases."""
+def body(row: Publication, kinds: list[str] | None = None) -> Body:
+    """Read rules and lists of all databases; `kinds` of marks where they are known."""
     names = aliases(row)
     return Body(
         rules=_rules(names),
         allowlist=_allowlist(names),
-        kinds=_marked_kinds(names),
+        kinds=_marked_kinds(names) if kinds is None else kinds,
         offence_ttl=_offence_ttl(names),
     )
+
+
+def kinds_after(row: Publication, text: bytes | None, identities: Collection[str]) -> list[str] | None:
+    """
+    Give the kinds of marks after a change of these identities' bans, by a snapshot in Redis; None: it has none.
+
+    A look at all rows can take seconds where a million of them are about to be committed, and an edit of a rule, or
+    a ban, says all there is to know. Where bans are lifted, others of their kind are looked for.
+    """
+    try:
+        found = json.loads(text or b"null")["kinds"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(found, list) or not all(isinstance(kind, str) for kind in found):
+        return None
+    kinds = set(found)
+    by_kind: dict[str, list[str]] = {}
+    for identity in identities:
+        by_kind.setdefault(kind_of(identity), []).append(identity)
+    for kind, some in by_kind.items():
+        clients = [identity for identity in some if ledger.is_client(identity)][:_CHUNK]
+        if bans(row, clients) or any(_has_marks(alias, kind) for alias in aliases(row)):
+            kinds.add(kind)
+        else:
+            kinds.discard(kind)
+    return sorted(kinds)
 
 
 def bans(row: Publication, identities: Collection[str]) -> dict[str, int]:
@@ -91,49 +120,62 @@ def bans(row: Publication, identities: Collection[str]) -> dict[str, int]:
 
 def banned(row: Publication, size: int, *, mend: bool) -> Iterator[dict[str, int]]:
     """
-    Give all banned identities, some at a time, with the end of one of their bans: microseconds, 0 for never.
+    Give all banned identities, some at a time, with the end of their longest ban: microseconds, 0 for never.
 
-    Rows that raw SQL left in another form are brought into theirs (`mend`) or given as they are; what has none is
-    left out, with one error in the log.
+    On one database each is given once. Rows that raw SQL left in another form are brought into theirs (`mend`) or
+    given as they are; what has none is left out, with one error in the log.
     """
     for alias in aliases(row):
-        last = 0
-        active = BlacklistEntry.objects.using(alias).active().order_by("pk")
-        while entries := list(active.filter(pk__gt=last).only("pk", "kind", "value", "expires_at")[:size]):
-            last = entries[-1].pk
-            ends: dict[str, int] = {}
-            for entry in entries:
-                if _is_canonical(entry) or _mend(entry, alias, mend=mend):
-                    _lengthen(ends, entry.identity, to_us(entry.expires_at))
-            yield ends
+        active = BlacklistEntry.objects.using(alias).active()
+        for kind in _kinds(alias):
+            for rows in _by_value(active.filter(kind=kind), size):
+                ends: dict[str, int] = {}
+                for pk, value, expires_at in rows:
+                    identity = _identity(kind, value) or _mended(pk, alias, mend=mend)
+                    if identity is not None:
+                        _lengthen(ends, identity, to_us(expires_at))
+                yield ends
 
 
-def _is_canonical(entry: BlacklistEntry) -> bool:
-    before = (entry.kind, entry.value)
+def _by_value(rows: QuerySet[Any], size: int) -> Iterator[list[tuple[int, str, datetime | None]]]:
+    """Give rows of one kind in the order of their index, some at a time, all those of one value together."""
+    last = ""
+    ordered = rows.order_by("value").values_list("pk", "value", "expires_at")
+    while found := list(ordered.filter(value__gt=last)[:size]):
+        last = found[-1][1]
+        if len(found) == size:
+            # There may be more of the last value: they come with the next ones, or now where there is no other.
+            whole = [one for one in found if one[1] != last]
+            found = whole or list(ordered.filter(value=last))
+            last = found[-1][1]
+        yield found
+
+
+def _identity(kind: str, value: str) -> str | None:
+    """Give the identity of a row that has its one form; None: it has not."""
     try:
-        entry.prepare()
-    except ValidationError:
-        return False
-    is_same = (entry.kind, entry.value) == before
-    entry.kind, entry.value = before
-    return is_same
+        is_canonical = (kind, value) == canonical(kind, value, conf.key_secret)
+    except IdentityError:
+        return None
+    return f"{kind}:{value}" if is_canonical else None
 
 
-def _mend(entry: BlacklistEntry, alias: str, *, mend: bool) -> bool:
-    """Bring a row into its form; whether it has one."""
-    before = (entry.kind, entry.value)
+def _mended(pk: int, alias: str, *, mend: bool) -> str | None:
+    """Bring a row into its form; gives its identity, as it is where it is not to be mended, None: it has no form."""
+    entry = BlacklistEntry.objects.using(alias).filter(pk=pk).first()
+    if entry is None:
+        return None
+    before = entry.identity
     try:
         entry.prepare()
         if mend:
             with transaction.atomic(using=alias):
                 rows: QuerySet[BlacklistEntry] = QuerySet(BlacklistEntry, using=alias)
-                rows.filter(pk=entry.pk).update(kind=entry.kind, value=entry.value)
+                rows.filter(pk=pk).update(kind=entry.kind, value=entry.value)
     except (ValidationError, IntegrityError) as error:
-        report(f"blacklist entry {entry.pk} of {alias!r}", error)
-        return False
-    if not mend:
-        entry.kind, entry.value = before
-    return True
+        report(f"blacklist entry {pk} of {alias!r}", error)
+        return None
+    return str(entry.identity if mend else before)
 
 
 def _rules(names: list[str]) -> list[dict[str, Any]]:
@@ -165,15 +207,27 @@ def _allowlist(names: list[str]) -> dict[str, int]:
 
 
 def _marked_kinds(names: list[str]) -> list[str]:
-    kinds: set[str] = set()
-    for alias in names:
-        active = BlacklistEntry.objects.using(alias).active().order_by()
-        kinds.update(active.exclude(kind="ip").values_list("kind", flat=True).distinct())
-        clients = ~Q(value__contains="/") | Q(value__endswith=f"/{conf.ipv6_prefix}", value__contains=":")
-        clients |= Q(value__endswith=f"/{conf.ipv4_prefix}") & ~Q(value__contains=":")
-        if "ip" not in kinds and active.filter(clients, kind="ip").exists():
-            kinds.add("ip")
-    return sorted(kinds)
+    return sorted({kind for alias in names for kind in _kinds(alias) if _has_marks(alias, kind)})
+
+
+def _has_marks(alias: str, kind: str) -> bool:
+    rows = BlacklistEntry.objects.using(alias).active().order_by().filter(kind=kind)
+    return (rows.filter(_clients()) if kind == "ip" else rows).exists()
+
+
+def _kinds(alias: str) -> Iterator[str]:
+    """Give the kinds of all rows, from one to the next by the index: there may be millions of rows, and few kinds."""
+    rows = BlacklistEntry.objects.using(alias).order_by("kind").values_list("kind", flat=True)
+    kind = rows.first()
+    while kind is not None:
+        yield kind
+        kind = rows.filter(kind__gt=kind).first()
+
+
+def _clients() -> Q:
+    """Tell addresses and networks that are one client from those that are searched, as `ledger.is_client` does."""
+    clients = ~Q(value__contains="/") | Q(value__endswith=f"/{conf.ipv6_prefix}", value__contains=":")
+    return clients | Q(value__endswith=f"/{conf.ipv4_prefix}") & ~Q(value__contains=":")
 
 
 def _offence_ttl(names: list[str]) -> int:

@@ -98,7 +98,7 @@ def read_bans(identities: Collection[str]) -> dict[str, Ban]:
         pipe.hmget(conf.keys.marks, ordered)
         pipe.hmget(conf.keys.networks, [value_of(identity) for identity in ordered])
         for identity in filter(is_client, ordered):
-            pipe.get(conf.keys.mark(identity))
+            pipe.execute_command("GET", conf.keys.mark(identity))
         # A key of another type is as good as none: what is missing gets written.
         noted, networks, *marks = pipe.execute(raise_on_error=False)
     noted, networks = (
@@ -133,26 +133,28 @@ def put_marks(ends: Mapping[str, int | None]) -> None:
 
 def _put_marks(ends: Mapping[str, int | None], of_call: list[str]) -> None:
     keys = conf.keys
+    kept = {identity: end for identity, end in ends.items() if end is not None}
+    gone = [identity for identity, end in ends.items() if end is None]
     with unavailable():
         # At once or not at all: a mark that is as it should be is not written again, so its notice must not be lost.
         pipe: Any = client().pipeline(transaction=True)
         # The index always knows at least what decides, so that nothing that decides is ever forgotten.
-        for identity, end in ends.items():
-            if end is None:
-                pipe.delete(keys.mark(identity))
-                pipe.hdel(keys.marks, identity)
-                continue
-            pipe.hset(keys.marks, identity, end)
-            if end:
-                pipe.set(keys.mark(identity), end, pxat=-(-end // 1_000))
-            else:
-                pipe.set(keys.mark(identity), end, px=TTL_MS)
+        if kept:
+            pipe.hset(keys.marks, mapping=kept)
+        for identity, end in kept.items():
+            # By its bare name: the method's own work costs more than the command, and there may be a million.
+            life = ("PXAT", -(-end // 1_000)) if end else ("PX", TTL_MS)
+            pipe.execute_command("SET", keys.mark(identity), end, *life)
+        for identity in gone:
+            pipe.execute_command("DEL", keys.mark(identity))
+        if gone:
+            pipe.hdel(keys.marks, *gone)
         pipe.pexpire(keys.marks, TTL_MS)
         notices.commit(pipe, of_call)
 
 
-def noted() -> Iterator[list[str]]:
-    """Give all identities that Redis has a ban of, some at a time, without a scan of the keyspace."""
+def noted() -> Iterator[dict[str, int | None]]:
+    """Give all identities that Redis has a ban of, with its end, some at a time, without a scan of the keyspace."""
     for key, prefix in ((conf.keys.marks, ""), (conf.keys.networks, "ip:")):
         cursor = None
         while cursor != 0:
@@ -160,7 +162,16 @@ def noted() -> Iterator[list[str]]:
                 is_ours = client().type(key) == b"hash"
                 reply: Any = client().hscan(key, cursor or 0, count=CHUNK) if is_ours else (0, {})
             cursor, fields = reply
-            yield [prefix + field.decode("utf-8", "replace") for field in fields]
+            yield {prefix + field.decode("utf-8", "replace"): _end(end) for field, end in fields.items()}
+
+
+def count() -> int:
+    """Count the identities that Redis has a ban of. Raises StoreUnavailable."""
+    with unavailable():
+        pipe: Any = client().pipeline(transaction=False)
+        pipe.hlen(conf.keys.marks)
+        pipe.hlen(conf.keys.networks)
+        return sum(reply for reply in pipe.execute(raise_on_error=False) if type(reply) is int)
 
 
 def renew(identities: Collection[str]) -> None:
@@ -171,7 +182,7 @@ def renew(identities: Collection[str]) -> None:
         for key in (keys.snapshot, keys.networks, keys.network_changes, keys.marks):
             pipe.pexpire(key, TTL_MS)
         for identity in identities:
-            pipe.pexpire(keys.mark(identity), TTL_MS)
+            pipe.execute_command("PEXPIRE", keys.mark(identity), TTL_MS)
         pipe.execute()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import Publication
@@ -14,8 +15,9 @@ from ratelimit_app.publishing import content, ledger
 from ratelimit_app.signals import identity_unblocked, snapshot_published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+BREATH = 0.01
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -24,24 +26,54 @@ def publish(identities: Collection[str] = (), *, using: str | None = None) -> st
     """
     Bring rules, lists and the bans of these identities to Redis, and give the version that is there.
 
-    `using`: the database that was written. Only what differs is written. Raises StoreUnavailable after a second
-    try; the periodic sync repairs what is missing then.
+    `identities`: all whose bans have changed. `using`: the database that was written. Only what differs is written.
+    Raises StoreUnavailable after a second try; the periodic sync repairs what is missing then.
     """
-    if using is not None and using != content.write_alias():
-        remember(using)
-    version = _twice(publish_snapshot)
-    ordered = list(dict.fromkeys(identities))
-    for start in range(0, len(ordered), ledger.CHUNK):
-        _twice(publish_bans, ordered[start : start + ledger.CHUNK])
+    is_new = _remember(using)
+    version = _twice(publish_snapshot, None if is_new else identities)
+    for _ in _follow(dict.fromkeys(identities)):
+        pass
     return version
 
 
-def remember(alias: str) -> None:
-    """Count the rows of another database from now on."""
+def publish_many(identities: Iterable[str], *, using: str | None = None) -> Iterator[int]:
+    """
+    Publish the new bans of any number of identities, and the end of others', and give again and again how many are.
+
+    The lock is held for a thousand at a time, and then left to others. Raises StoreUnavailable.
+    """
+    _remember(using)
+    _twice(publish_snapshot)
+    yield from _follow(identities, are_new=True)
+
+
+def _remember(using: str | None) -> bool:
+    return using is not None and using != content.write_alias() and remember(using)
+
+
+def _follow(identities: Iterable[str], *, are_new: bool = False) -> Iterator[int]:
+    rest, done = iter(identities), 0
+    while some := list(islice(rest, ledger.CHUNK)):
+        _make_way(done)
+        _twice(publish_bans, some, are_new=are_new)
+        done += len(some)
+        yield done
+
+
+def _make_way(done: int) -> None:
+    """Let others publish and write: databases that lock as a whole (SQLite) have no queue, only who looks in time."""
+    if done and not connections[content.write_alias()].features.has_select_for_update:
+        time.sleep(BREATH)
+
+
+def remember(alias: str) -> bool:
+    """Count the rows of another database from now on; whether they did not yet."""
     with locked() as row:
-        if alias not in row.aliases:
+        is_new = alias not in row.aliases
+        if is_new:
             row.aliases = [*row.aliases, alias]
             row.save(update_fields=["aliases"])
+    return is_new
 
 
 @contextmanager
@@ -52,17 +84,23 @@ def locked() -> Iterator[Publication]:
         yield Publication.objects.using(alias).lock()
 
 
-def publish_snapshot() -> str:
-    """Publish rules and allowlist when they differ from what Redis has, and give the version that is there."""
+def publish_snapshot(identities: Collection[str] | None = None) -> str:
+    """
+    Publish rules and allowlist when they differ from what Redis has, and give the version that is there.
+
+    `identities`: whose bans have changed, None: anybody's may have.
+    """
     with locked() as row:
-        version, is_new = _put_snapshot(row)
+        version, is_new = _put_snapshot(row, identities)
     if is_new:
         snapshot_published.send_robust(sender=Publication, version=version)
     return version
 
 
-def _put_snapshot(row: Publication) -> tuple[str, bool]:
-    epoch, body, held = row.epoch.hex, content.body(row), ledger.read_snapshot()
+def _put_snapshot(row: Publication, identities: Collection[str] | None) -> tuple[str, bool]:
+    epoch, held = row.epoch.hex, ledger.read_snapshot()
+    kinds = None if identities is None else content.kinds_after(row, held.body, identities)
+    body = content.body(row, kinds)
     theirs = ledger.counter_of(held.version, epoch)
     if held.version is not None and theirs is not None and body.is_in(held.body):
         return held.version, False
@@ -76,17 +114,20 @@ def _put_snapshot(row: Publication) -> tuple[str, bool]:
     return version, taken
 
 
-def publish_bans(identities: Collection[str]) -> None:
+def publish_bans(identities: Collection[str], *, are_new: bool = False) -> None:
     """
     Bring the bans of these identities, at most some thousands, to Redis where they differ.
 
-    Whoever was banned there and is no more is announced as unblocked.
+    `are_new`: they hardly can be there yet, so those that there are get written without a look. Whoever was banned
+    there and is no more is announced as unblocked.
     """
     if not identities:
         return
     with locked() as row:
-        wanted, held = content.bans(row, identities), ledger.read_bans(identities)
-        changes = {identity: wanted.get(identity) for identity in differing(wanted, held)}
+        wanted = content.bans(row, identities)
+        held = ledger.read_bans([one for one in identities if not (are_new and one in wanted)])
+        changes: dict[str, int | None] = dict(wanted) if are_new else {}
+        changes |= {identity: wanted.get(identity) for identity in differing(wanted, held)}
         ledger.put_marks({identity: end for identity, end in changes.items() if ledger.is_client(identity)})
         _put_networks(
             row, {identity: end for identity, end in changes.items() if not ledger.is_client(identity)}

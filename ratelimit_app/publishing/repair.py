@@ -64,13 +64,36 @@ def sync(*, check: bool = False) -> Report:
     if not check:
         ledger.drop_strangers()
         report.version = publisher.publish_snapshot()
-    for ends in content.banned(row, ledger.CHUNK, mend=not check):
-        report.bans += len(ends)
-        _compare(row, ends, report)
-    for identities in ledger.noted():
-        known = content.bans(row, identities)
-        _compare(row, {identity: None for identity in identities if identity not in known}, report)
+    known = sum(_compare(row, ends, report) for ends in content.banned(row, ledger.CHUNK, mend=not check))
+    _compare_strangers(row, known if len(content.aliases(row)) == 1 else None, report)
     return report
+
+
+def _compare_strangers(row: Publication, known: int | None, report: Report) -> None:
+    """
+    Compare those of whom Redis has a ban, and the database none.
+
+    `known`: how many it has rightly, None: unknown. Where no more are there than these and those that have ended by
+    themselves, there is nobody to look for among a million.
+    """
+    strangers = None if known is None else ledger.count() - known
+    if strangers:
+        now_us = time.time() * 1_000_000
+        for noted in ledger.noted():
+            strangers -= _compare_gone(
+                row, [identity for identity, end in noted.items() if end and end <= now_us], report
+            )
+    if strangers is None or strangers:
+        for noted in ledger.noted():
+            _compare_gone(row, list(noted), report)
+
+
+def _compare_gone(row: Publication, identities: list[str], report: Report) -> int:
+    """Compare those of these who are not banned any more, and give how many they are."""
+    banned = content.bans(row, identities)
+    gone = {identity: None for identity in identities if identity not in banned}
+    _compare(row, gone, report)
+    return len(gone)
 
 
 def _row() -> Publication:
@@ -79,20 +102,26 @@ def _row() -> Publication:
     return rows.filter(pk=1).first() or Publication(pk=1)
 
 
-def _compare(row: Publication, ends: Mapping[str, int | None], report: Report) -> None:
-    """Compare some bans with those in Redis, and repair these; the ends may be those of single rows."""
-    drifted = publisher.differing(ends, ledger.read_bans(ends))
+def _compare(row: Publication, ends: Mapping[str, int | None], report: Report) -> int:
+    """
+    Compare some bans with those in Redis, repair these, and give of how many Redis knows.
+
+    The ends may be those of one database.
+    """
+    report.bans += sum(end is not None for end in ends.values())
+    found = ledger.read_bans(ends)
+    drifted = publisher.differing(ends, found)
     if drifted:
         # Now exactly: several rows may ban one identity, and what is committed between two readings is no drift.
         wanted, held = content.bans(row, drifted), ledger.read_bans(drifted)
         drifted = publisher.differing(wanted, held)
         for identity in drifted:
             _count(report, wanted.get(identity), held[identity])
-    if report.repaired:
-        publisher.publish_bans(drifted)
-        ledger.renew(
-            [identity for identity, end in ends.items() if end == NEVER and ledger.is_client(identity)]
-        )
+    if not report.repaired:
+        return sum(ban.noted is not None for ban in found.values())
+    publisher.publish_bans(drifted)
+    ledger.renew([identity for identity, end in ends.items() if end == NEVER and ledger.is_client(identity)])
+    return len(ends)
 
 
 def _count(report: Report, wanted: int | None, held: ledger.Ban) -> None:

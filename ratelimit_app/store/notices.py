@@ -27,8 +27,9 @@ def commit(pipe: Any, identities: Collection[str]) -> None:
     Raises what redis-py raises. A notice that another type's key takes the place of is no error: whoever reads
     that key forgets everything.
     """
-    named = [{"identity": identity} for identity in identities]
-    fields: list[dict[Any, Any]] = named if len(named) <= MAX_NAMED else [{"everything": 1}]
+    fields: list[dict[Any, Any]] = [{"everything": 1}]
+    if len(identities) <= MAX_NAMED:
+        fields = [{"identity": identity} for identity in identities]
     changes = len(pipe)
     for field in fields:
         pipe.xadd(conf.keys.notices, field, maxlen=MAX_ENTRIES, approximate=True)

@@ -88,26 +88,58 @@ def test_a_table_when_empty_finds_nothing() -> None:
 
 
 rows = st.tuples(
-    st.integers(0, 255), st.integers(8, 32), st.one_of(st.just(NEVER), st.integers(900, 1_100)), st.booleans()
+    st.booleans(),
+    st.integers(0, 255),
+    st.integers(0, 128),
+    st.one_of(st.just(NEVER), st.integers(900, 1_100)),
+    st.booleans(),
 )
+BASES = {4: "192.0.2.0", 6: "2001:db8:0:1::"}
 
 
-@given(st.lists(rows, max_size=30), st.integers(0, 255))
+@given(st.lists(rows, max_size=40), st.integers(0, 255))
 def test_a_table_when_changed_at_random_agrees_with_a_plain_list(
-    changes: list[tuple[int, int, int, bool]], last: int
+    changes: list[tuple[bool, int, int, int, bool]], last: int
 ) -> None:
-    """Sets and discards in any order leave what a list of networks would hold."""
+    """Sets and discards of every length in any order leave what a list of networks would hold."""
     made, model = NetworkTable(), {}
-    for host, prefix, expires, kept in changes:
-        network = ip_network(f"192.0.2.{host}/{prefix}", strict=False)
+    for is_6, host, prefix, expires, kept in changes:
+        base = ip_address(BASES[6 if is_6 else 4]) + host
+        network = ip_network(f"{base}/{min(prefix, base.max_prefixlen)}", strict=False)
         if kept:
             made.set(str(network), expires)
             model[network] = expires
         else:
             made.discard(str(network))
             model.pop(network, None)
-    address = ip_address(f"192.0.2.{last}")
-    ends = [end for network, end in model.items() if address in network and (end == NEVER or end > NOW)]
-    expected = NEVER if NEVER in ends else max(ends, default=None)
-    assert expected == made.find(address, NOW)
+    for text in BASES.values():
+        address = ip_address(text) + last
+        ends = [end for network, end in model.items() if address in network and (end == NEVER or end > NOW)]
+        expected = NEVER if NEVER in ends else max(ends, default=None)
+        assert expected == made.find(address, NOW)
     assert len(model) == len(made)
+    assert bool(model) == bool(made)
+
+
+def test_a_table_when_emptied_holds_nothing_any_more() -> None:
+    """Daily lists that come and go do not grow a process."""
+    made = NetworkTable()
+    texts = [f"2a00:{number:x}::/{length}" for number in range(300) for length in (32, 40, 48, 64)]
+    for text in texts + texts:
+        made.set(text, NEVER)
+    for text in texts + texts:
+        made.discard(text)
+    for level in made._levels[6]:
+        assert (0, 0, 0) == (len(level.ends), len(level.lengths), len(level._shared))
+    assert not made
+
+
+def test_a_lookup_when_most_networks_are_elsewhere_looks_at_few_lengths() -> None:
+    """However many lengths are in use, an address is tried with those near it alone."""
+    made = NetworkTable()
+    for number in range(200):
+        made.set(f"{number}.1.0.0/{16 + number % 17}", NEVER)
+        made.set(f"2a00:{number:x}::/{32 + number % 97}", NEVER)
+    for levels in made._levels.values():
+        assert 1 == max(len(lengths) for level in levels for lengths in level.lengths.values())
+    assert (1, 3) == tuple(map(len, made._readers.values()))
