@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ratelimit_app.core.plans import Part
 
 _SECOND = 1_000_000
-ROUNDING = 1e-9  # seconds: a sum of floats must not come out later than the instant that it stands for
+ROUNDING = 1e-6  # seconds: neither an end nor the instant of an answer may come out later than it is
 LIVES = 20  # a permit lives this part of its period, at most
 # What can never pass is asked for again after this time, so that no denial stays for ever.
 NEVER_PASSES_US = 60 * _SECOND

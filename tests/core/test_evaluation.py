@@ -75,14 +75,15 @@ class StubWorld:
     on_failure: str
     frozen: int | None
     memory: Local = field(default_factory=lambda: Local(DenyCache(0), None, Permits()))
+    clock_s: float = 0.0
 
     def local(self) -> Local:
         """Remember nothing, unless the test says otherwise."""
         return self.memory
 
     def clock(self) -> float:
-        """Now, always."""
-        return 0.0
+        """Now, until the test says otherwise."""
+        return self.clock_s
 
     def now_us(self) -> int:
         """Now, always."""
@@ -108,9 +109,11 @@ def ask(*rules: Rule, **fields: Any) -> Ask:
     return Ask(facts, Door(sender=None, users=users, **fields), Plan(rules, KEYS), snapshot, world)
 
 
-def reply(*rows: tuple[float, ...], verdict: int = 0, mark: int = 0, expires: float = 0) -> bytes:
+def reply(
+    *rows: tuple[float, ...], verdict: int = 0, mark: int = 0, now: float = NOW, expires: float = 0
+) -> bytes:
     """Pack a reply as the script does; each row is state, remaining, retry, reset, at."""
-    head = struct.pack("<BBdd", verdict, mark, NOW, expires)
+    head = struct.pack("<BBdd", verdict, mark, now, expires)
     return head + b"".join(struct.pack("<Bdddd", *row) for row in rows)
 
 
@@ -492,6 +495,31 @@ def test_an_allowlisted_request_when_it_meets_later_doors_stays_so() -> None:
     memory.allowlisted = True
     decision, steps = later(memory, rule(), snapshot=Snapshot(**BANNED))
     assert (Reason.ALLOWLISTED, []) == (decision.reason, steps)
+
+
+@given(
+    asked_at=st.floats(1, 1e7),
+    now_us=st.integers(1_700_000_000_000_000, 2_500_000_000_000_000),
+    wait_us=st.integers(10, 60_000_000),
+)
+def test_a_denial_when_told_again_to_the_last_is_of_an_instant_before_its_end(
+    asked_at: float, now_us: int, wait_us: int
+) -> None:
+    """C50: floats of this size are a quarter of a microsecond apart: an answer must not be told of the very end."""
+    world = StubWorld("open", None, Local(DenyCache(10), None, Permits()), asked_at)
+
+    def answered(answer: object = None) -> tuple[Decision, list[Any]]:
+        return decide(ask(rule())._replace(world=world), answer)
+
+    answered(reply((1, 0, wait_us, wait_us, now_us), verdict=1, now=now_us))
+    known, unknown = asked_at, asked_at + wait_us / 1_000_000
+    while known < (between := (known + unknown) / 2) < unknown:
+        world.clock_s = between
+        known, unknown = (known, between) if answered()[0].degraded else (between, unknown)
+    world.clock_s = known
+    again, steps = answered()
+    assert [] == steps
+    assert again.results[0].at < now_us + wait_us
 
 
 def test_the_ruling_when_several_doors_spoke_is_over_all_of_them() -> None:
