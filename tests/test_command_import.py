@@ -238,6 +238,12 @@ def test_secrets_when_imported_are_digested(make: Any) -> None:
     assert [0, 0] == bans(f"header:x-api-key:{secret}", f"header:x-api-key:{known}")
 
 
+def test_an_account_when_imported_is_listed_in_the_form_in_which_it_counts(make: Any) -> None:
+    """What folds the name that a login sends folds the name that a list holds."""
+    run(make("kind,value", "field:username, ALICE ", "field:username,alice"))
+    assert [digest(conf.key_secret, "field:username", "alice")] == values()
+
+
 def test_secrets_when_refused_are_not_shown(make: Any) -> None:
     """A summary goes into logs and mails: where a secret stood is said, what it was is not."""
     path = make(

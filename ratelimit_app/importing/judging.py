@@ -13,6 +13,7 @@ from ratelimit_app.core.feeds import PassedOver
 from ratelimit_app.core.identity import DIGESTED_KINDS, IdentityError
 from ratelimit_app.importing.staging import Row
 from ratelimit_app.models import BlacklistEntry
+from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,7 +57,9 @@ class Judge:
         """Give the row of the database, or why there is none."""
         terms = self._terms
         try:
-            kind, value = canonical(listed.kind, listed.value, self._secret, kinds=terms.model.listable)
+            kind, value = canonical(
+                listed.kind, listed.value, self._secret, kinds=terms.model.listable, normalize=normalized
+            )
         except IdentityError:
             return self._fault(listed, self._why(listed))
         expires_at = listed.expires_at or terms.expires_at
