@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
@@ -28,7 +29,6 @@ from ratelimit_app import (
     snapshot_cache,
     unblock,
 )
-from ratelimit_app.admin.forms import BlacklistEntryForm
 from ratelimit_app.conf import conf
 from ratelimit_app.core.identity import Source, identity_of
 from ratelimit_app.decorators import ratelimit
@@ -114,6 +114,7 @@ urlpatterns = [
     path("aruled/", aruled),
     path("decorated/", decorated),
     path("api/", Api.as_view()),
+    path("admin/", admin.site.urls),
 ]
 
 
@@ -294,18 +295,26 @@ def test_a_normaliser_when_its_answer_changes_is_asked_again(rules: Any) -> None
         assert canonical("field:email:a@example.org") == canonical("field:email: A@EXAMPLE.ORG")
 
 
+def _type(client: Client, kind: str, value: str) -> Any:
+    """Fill in the admin's form of a blacklist entry."""
+    return client.post(
+        "/admin/ratelimit_app/blacklistentry/add/", {"kind": kind, "value": value, "reason": "r"}
+    )
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("typed", ["Alice ", "alice", "\uff21LICE"])
 def test_an_entry_when_typed_in_any_spelling_is_the_account_that_requests_name(
-    typed: str, settings: Any, client: Client
+    typed: str, settings: Any, client: Client, admin_client: Client
 ) -> None:
     """Form, command, function and model write one row, which bans every spelling and is lifted by any (C15)."""
     expected = identity_of(Source("field", "username"), "alice", conf.key_secret).rpartition(":")[2]
-    form = BlacklistEntryForm({"kind": "field:username", "value": typed, "reason": "r", "source": "manual"})
-    assert form.is_valid(), form.errors
-    assert expected == form.save().value
-    again = BlacklistEntryForm({"kind": "post:username", "value": "ALICE", "reason": "r", "source": "manual"})
-    assert "has a manual entry already" in str(again.errors)
+    answer = _type(admin_client, "field:username", typed)
+    assert 302 == answer.status_code, answer.context["errors"]
+    assert [expected] == list(BlacklistEntry.objects.values_list("value", flat=True))
+    assert "has a manual entry already" in str(
+        _type(admin_client, "post:username", "ALICE").context["errors"]
+    )
     call_command("ratelimit_block", f"field:username:{typed}", stdout=StringIO())
     block(f"field:username:{typed}", reason="r")
     assert [expected] == list(BlacklistEntry.objects.values_list("value", flat=True))
