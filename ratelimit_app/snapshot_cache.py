@@ -100,6 +100,7 @@ class SnapshotCache:
         found = self.known()
         if found is None:
             self._tried.wait(conf.store_timeout if wait_s is None else wait_s)
+            self._tried.set()  # nobody waits for what somebody has waited for in vain
             found = self.known()
         if found is None:
             msg = "this process has no snapshot of the rules yet"

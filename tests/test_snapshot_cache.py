@@ -185,6 +185,18 @@ def test_a_process_when_it_has_no_snapshot_yet_waits_no_longer_than_the_timeout(
     assert cache.known() is None
 
 
+def test_a_request_when_another_has_waited_in_vain_waits_for_nothing(cache: SnapshotCache) -> None:
+    """A database that is slow to publish costs one request its budget, and none that of a limit in code."""
+    published = threading.Event()
+    cache.on_missing = published.wait
+    cache._tick()
+    assert not cache.is_settled()
+    with override_settings(RATELIMIT_APP={"STORE_TIMEOUT": 0.01}), pytest.raises(StoreUnavailable):
+        cache.current()
+    assert cache.is_settled()
+    published.set()
+
+
 def test_the_first_request_when_the_refresh_is_under_way_gets_its_rules(valkey: Any) -> None:
     """A process that has just started decides its first request by the rules."""
     publish(valkey)
