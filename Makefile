@@ -14,11 +14,12 @@ INSTALLED = $(VENV)/.installed
 # The peers have an environment of their own, so that none of them meets the tests.
 BENCH_VENV ?= .venv-bench
 BENCH_ARGS ?=
+CHAOS_ARGS ?= --page
 BENCH_INSTALLED = $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo run test check format lint contracts types django bench docs clean
+.PHONY: help install demo run test check format lint contracts types django bench chaos docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +70,9 @@ $(BENCH_INSTALLED): benchmarks/requirements.txt
 	"$(PYTHON)" -m venv --clear "$(BENCH_VENV)"
 	"$(BENCH_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	@touch "$@"
+
+chaos: $(INSTALLED) ## break Redis, network, clocks and processes, and see what holds (CHAOS_ARGS="--short killed" to choose)
+	@"$(BIN)/python" -m tests.chaos $(CHAOS_ARGS)
 
 docs: $(INSTALLED) ## links, headings and names of the documentation
 	"$(BIN)/pytest" tests/test_docs.py

@@ -63,7 +63,7 @@ class Crew:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def start(self, name: str, command: Sequence[str], *, fds: Sequence[int] = ()) -> None:
+    def start(self, name: str, command: Sequence[str], *, fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
         """Start a process that stays until the block ends; what it says goes to its log in the directory."""
         self._starting = True
         with self._log(name).open("ab") as log:
@@ -81,11 +81,11 @@ class Crew:
         self._starting = False
         if self._interrupt:
             self._on_interrupt(self._interrupt, None)
+        return process
 
     def run(self, name: str, command: Sequence[str]) -> None:
         """Run a process to its end. Raises CrewError unless it ends well."""
-        self.start(name, command)
-        if self._processes[-1][1].wait():
+        if self.start(name, command).wait():
             raise CrewError(self.account_of(name))
         self._processes.pop()
 

@@ -1,0 +1,1 @@
+"""Real servers, processes and networks that fail: what must hold then, measured by `make chaos`."""

@@ -1,0 +1,88 @@
+"""Run drills, print what each has found, and exit with 1 when something did not hold: `make chaos`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos import (
+    drills_clock,
+    drills_crash,
+    drills_load,
+    drills_network,
+    drills_orders,
+    drills_outage,
+    page,
+)
+from tests.chaos.ground import ground
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.chaos.findings import Finding
+    from tests.chaos.ground import Ground
+
+DRILLS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
+    "refused": drills_outage.refused,
+    "killed": drills_outage.killed,
+    "emptied": drills_outage.emptied,
+    "hung": drills_outage.hung,
+    "late": drills_network.late,
+    "too_late": drills_network.too_late,
+    "thin": drills_network.thin,
+    "cut": drills_network.cut,
+    "orders": drills_orders.orders,
+    "clock": drills_clock.clock,
+    "crash": drills_crash.crash,
+    "million": drills_load.million,
+    "exact": drills_load.exact,
+}
+
+
+def drill(name: str, *, short: bool) -> list[Finding]:
+    """Run one drill in a directory of its own."""
+    with ground(Path(tempfile.mkdtemp(prefix=f"chaos-{name}-")), short=short) as place:
+        return list(DRILLS[name](place))
+
+
+def title(name: str) -> str:
+    """Say what a drill does."""
+    return (DRILLS[name].__doc__ or name).strip()
+
+
+def main() -> int:
+    """Run the drills that were named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("drills", nargs="*", metavar="DRILL", help=f"one of: {', '.join(DRILLS)}; none: all")
+    parser.add_argument(
+        "--short", action="store_true", help="cut the waits, as CI does; times are told, not judged"
+    )
+    parser.add_argument("--page", action="store_true", help="write what was found into docs/reliability.md")
+    options = parser.parse_args()
+    if unknown := set(options.drills) - set(DRILLS):
+        parser.error(f"no drill is named {', '.join(sorted(unknown))}: expected one of {', '.join(DRILLS)}")
+    found: dict[str, tuple[str, list[Finding]]] = {}
+    for name in options.drills or DRILLS:
+        began = time.monotonic()
+        found[name] = title(name), drill(name, short=options.short)
+        show(name, found[name], time.monotonic() - began)
+    if options.page:
+        page.write(found)
+    judged = [one for _, findings in found.values() for one in findings if not (options.short and one.timed)]
+    return int(not all(one.held for one in judged))
+
+
+def show(name: str, found: tuple[str, list[Finding]], took: float) -> None:
+    """Print what a drill has found."""
+    sys.stdout.write(f"\n{name} ({took:.0f} s): {found[0]}\n")
+    for one in found[1]:
+        sys.stdout.write(f"  {'ok  ' if one.held else 'FAIL'} {one.asked}: {one.seen}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
