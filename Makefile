@@ -15,11 +15,12 @@ INSTALLED = $(VENV)/.installed
 BENCH_VENV ?= .venv-bench
 BENCH_ARGS ?=
 CHAOS_ARGS ?= --page
+SOAK_ARGS ?=
 BENCH_INSTALLED = $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo run test check format lint contracts types django bench chaos docs clean
+.PHONY: help install demo run test check format lint contracts types django bench chaos soak docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +74,9 @@ $(BENCH_INSTALLED): benchmarks/requirements.txt
 
 chaos: $(INSTALLED) ## break Redis, network, clocks and processes, and see what holds (CHAOS_ARGS="--short killed" to choose)
 	@"$(BIN)/python" -m tests.chaos $(CHAOS_ARGS)
+
+soak: $(BENCH_INSTALLED) ## ten minutes of a busy site: memory, file descriptors and latency, drawn
+	@"$(BENCH_VENV)/bin/python" -m tests.chaos.soak $(SOAK_ARGS)
 
 docs: $(INSTALLED) ## links, headings and names of the documentation
 	"$(BIN)/pytest" tests/test_docs.py

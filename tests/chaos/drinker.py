@@ -50,9 +50,9 @@ class Drinker:
         return bytes(answers), without
 
 
-def memory() -> int:
-    """Give the bytes that this process has in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def memory(pid: int | str = "self") -> int:
+    """Give the bytes that a process has in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4_096
 
 

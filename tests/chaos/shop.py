@@ -62,11 +62,11 @@ class Shop:
         return False
 
     @contextmanager
-    def crowd(self, rate: float = RATE) -> Iterator[Crowd]:
+    def crowd(self, rate: float = RATE, passers_by: int = 0) -> Iterator[Crowd]:
         """Have a crowd ask while the block runs; its notes are there after it."""
         self._crowds += 1
         path = self.ground.crew.directory / f"notes-{self._crowds}.jsonl"
-        program = self.ground.program("shoppers", str(self.port), str(rate), str(path))
+        program = self.ground.program("shoppers", str(self.port), str(rate), str(path), str(passers_by))
         crowd = Crowd(program, path)
         try:
             wait_until(lambda: path.exists() and path.stat().st_size, "the crowd to ask")

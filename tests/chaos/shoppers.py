@@ -1,12 +1,14 @@
 """
 A program: shoppers who ask the site over kept connections, at a steady pace, and note every answer.
 
-Arguments: the site's port, requests a second, the file for the notes. It ends with its standard input.
+Arguments: the site's port, requests a second, the file for the notes, and how many come only now and then beside the
+few that are always there. It ends with its standard input.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import socket
 import sys
 import threading
@@ -25,6 +27,15 @@ BANNED = "10.9.9.9"
 # Two for each policy: few enough that each of them is over its limit, most of the time.
 VISITS = [(policy, f"10.0.{place}.{host}") for host in (1, 2) for place, policy in enumerate(POLICIES)]
 VISITS.append(("open", BANNED))
+
+
+def visits(passers_by: int) -> Iterator[tuple[str, str]]:
+    """Give who asks for what, without end: the few in turn, and by chance somebody of many between them."""
+    for visit in cycle(VISITS):
+        yield visit
+        if passers_by:
+            number = random.randrange(passers_by)
+            yield "open", f"11.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 class Note(NamedTuple):
@@ -89,9 +100,9 @@ class Connection:
 class Crowd:
     """Many shoppers, one pace."""
 
-    def __init__(self, port: int, rate: float, notes: TextIOWrapper) -> None:
+    def __init__(self, port: int, rate: float, notes: TextIOWrapper, passers_by: int) -> None:
         self._port, self._pause, self._notes = port, CONNECTIONS / rate, notes
-        self._visits: Iterator[tuple[str, str]] = cycle(VISITS)
+        self._visits = visits(passers_by)
         self._lock, self.ended = threading.Lock(), threading.Event()
 
     def shop(self, delay: float) -> None:
@@ -121,10 +132,10 @@ class Crowd:
             thread.join(60)
 
 
-def main(port: str, rate: str, path: str) -> None:
+def main(port: str, rate: str, path: str, passers_by: str) -> None:
     """Shop, and note."""
     with Path(path).open("w") as notes:
-        Crowd(int(port), float(rate), notes).run()
+        Crowd(int(port), float(rate), notes, int(passers_by)).run()
 
 
 if __name__ == "__main__":
