@@ -16,11 +16,12 @@ BENCH_VENV ?= .venv-bench
 BENCH_ARGS ?=
 CHAOS_ARGS ?= --page
 SOAK_ARGS ?=
+FUZZ_ARGS ?=
 BENCH_INSTALLED = $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo run test check format lint contracts types django bench chaos soak docs clean
+.PHONY: help install demo run test check format lint contracts types django bench chaos soak fuzz docs clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +78,11 @@ chaos: $(INSTALLED) ## break Redis, network, clocks and processes, and see what 
 
 soak: $(BENCH_INSTALLED) ## ten minutes of a busy site: memory, file descriptors and latency, drawn
 	@"$(BENCH_VENV)/bin/python" -m tests.chaos.soak $(SOAK_ARGS)
+
+fuzz: $(INSTALLED) ## 240,000 hostile inputs for addresses, rates and keys (FUZZ_ARGS="--inputs 1000000" for more)
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -r tests/fuzz/requirements.txt || \
+		echo "atheris cannot be installed here: hypothesis draws every input"
+	@"$(BIN)/python" -m tests.fuzz $(FUZZ_ARGS)
 
 docs: $(INSTALLED) ## links, headings and names of the documentation
 	"$(BIN)/pytest" tests/test_docs.py

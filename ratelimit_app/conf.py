@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 
 from ratelimit_app.core.addresses import UNIX, NetworkSet, parse_network
+from ratelimit_app.core.forwarding import is_header, travelling
 from ratelimit_app.core.headers import STYLES
 from ratelimit_app.core.identity import NAMED_KINDS, IdentityError, parse_sources
 from ratelimit_app.core.keys import Keys
@@ -48,6 +49,14 @@ def _between(low: float, high: float, *, whole: bool = False) -> Check:
 
 def _or_none(inner: Check) -> Check:
     return lambda value: None if value is None else inner(value)
+
+
+def _header(value: Any) -> str | None:
+    return (
+        None
+        if isinstance(value, str) and is_header(value)
+        else "the name of a header, such as 'X-Forwarded-For'"
+    )
 
 
 def _networks(value: Any) -> str | None:
@@ -95,10 +104,10 @@ SETTINGS: dict[str, Setting] = {
     "KEY_PREFIX": Setting("rl", _prefix),
     "KEY_SECRET": Setting(None, _or_none(_TEXT)),
     "TRUSTED_PROXIES": Setting([], _networks),
-    "CLIENT_IP_HEADER": Setting("X-Forwarded-For", _TEXT),
+    "CLIENT_IP_HEADER": Setting("X-Forwarded-For", _header),
     "IPV4_PREFIX": Setting(32, _between(1, 32, whole=True), "RATELIMIT_IPV4_MASK"),
     "IPV6_PREFIX": Setting(64, _between(1, 128, whole=True), "RATELIMIT_IPV6_MASK"),
-    "DEVICE_HEADER": Setting("X-Device-Id", _TEXT),
+    "DEVICE_HEADER": Setting("X-Device-Id", _header),
     "ON_FAILURE": Setting("open", _one_of(FAILURE_POLICIES), "RATELIMIT_FAIL_OPEN"),
     "NORMALIZERS": Setting({}, _normalizers),
     "LOCAL_SHARE": Setting(1.0, _between(0, 1)),
@@ -188,6 +197,8 @@ class Conf:
                 value = setting.default
             values[key.lower()] = value
         values["raise_"] = values.pop("raise")
+        for key in ("client_ip_header", "device_header"):
+            values[key] = travelling(values[key])
         normalizers = values["normalizers"].items()
         values["normalizers"] = {str(parse_sources(key)[0]): given for key, given in normalizers}
         proxies = values["trusted_proxies"]

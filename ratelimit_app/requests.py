@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
+from ratelimit_app import snapshot_cache
 from ratelimit_app.bodies import field_text, is_too_large, max_body, parsed_body
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import (
@@ -20,6 +21,7 @@ from ratelimit_app.core.addresses import (
     peer_client,
 )
 from ratelimit_app.core.asking import Memory, question
+from ratelimit_app.core.forwarding import hops
 from ratelimit_app.core.identity import NAMED_KINDS, Source, join, observed, parse_sources
 from ratelimit_app.core.plans import LEARNED
 from ratelimit_app.exceptions import BodyTooLarge
@@ -251,21 +253,28 @@ def _client_of(meta: Mapping[str, Any]) -> Client | None:
     prefixes = conf.ipv4_prefix, conf.ipv6_prefix
     if not header:
         return peer_client(peer, *prefixes)
-    client = _walked(peer, header, conf.trusted_proxies, conf.trusts_unix, *prefixes)
+    client = _walked(peer, conf.client_ip_header, header, conf.trusted_proxies, conf.trusts_unix, *prefixes)
     if "unlisted_proxy" not in _warned and client is not None and _is_unlisted_proxy(client.address, peer):
         _warn_once(
             "unlisted_proxy",
             f"ratelimit.proxy_unlisted {conf.client_ip_header} arrives from the private address {peer}, which is not in"
             " RATELIMIT_APP['TRUSTED_PROXIES']: if it is your proxy, list it, or all its clients share one limit.",
         )
+        snapshot_cache.tell_unlisted(peer)
     return client
 
 
 @lru_cache(maxsize=16_384)
-def _walked(  # noqa: PLR0917 - all that the answer depends on
-    peer: str, header: str, trusted: NetworkSet, trusts_unix: bool, ipv4_prefix: int, ipv6_prefix: int
+def _walked(  # noqa: PLR0913, PLR0917 - all that the answer depends on
+    peer: str,
+    name: str,
+    header: str,
+    trusted: NetworkSet,
+    trusts_unix: bool,
+    ipv4_prefix: int,
+    ipv6_prefix: int,
 ) -> Client | None:
-    address = client_address(peer, [header], trusted, trusts_unix)
+    address = client_address(peer, hops(name, header), trusted, trusts_unix)
     return None if address is None else client_of(address, ipv4_prefix, ipv6_prefix)
 
 

@@ -40,7 +40,7 @@ class SnapshotCache:
     def __init__(self) -> None:
         self.on_missing: Callable[[], object] | None = None
         self.on_forgotten: Callable[[set[str] | None], object] | None = None
-        self._presence = Presence()
+        self.presence = Presence()
         self._periodic = Periodic("refresh", self._tick, lambda: conf.refresh_interval)
         self.forget()
 
@@ -59,13 +59,13 @@ class SnapshotCache:
         self.refreshed_at = 0.0
         self._notices = notices.Reader()
         self._wish: Wish | None = None
-        self._presence.forget()
+        self.presence.forget()
         self._periodic.wake()  # who knows nothing does not wait for the next tick
 
     def after_fork(self) -> None:
         """Give a child locks of its own; what its parent knew is still true."""
         self._lock, self._publishing = threading.Lock(), None
-        self._presence.forget()
+        self.presence.forget()
 
     def now_us(self) -> int:
         """The Redis clock as this process knows it, in microseconds since the epoch."""
@@ -123,7 +123,7 @@ class SnapshotCache:
             if self._publishing is None:
                 self._tried.set()
         version = self._snapshot.version if self._snapshot else ""
-        self._presence.attend(self._wish, version, self._networks_version, self._server_s())
+        self.presence.attend(self._wish, version, self._networks_version, self._server_s())
 
     def forgotten(self, identities: Collection[str] | None) -> None:
         """Have this process forget what it remembers of these identities, None: of all."""
@@ -139,7 +139,7 @@ class SnapshotCache:
 
     def leave(self) -> None:
         """Be no process of the site any more."""
-        self._presence.leave()
+        self.presence.leave()
 
     def refresh(self) -> Snapshot | None:
         """Ask Redis for a newer version now; gives None when Redis has none. Raises StoreUnavailable."""
@@ -278,6 +278,11 @@ def when_forgotten(callback: Callable[[set[str] | None], object] | None) -> None
     It is called in the process that makes the change at once, in every other one at its next refresh.
     """
     _cache.on_forgotten = callback
+
+
+def tell_unlisted(peer: str) -> None:
+    """Have this process tell of a private peer whose forwarding header is not believed, for `ratelimit_doctor`."""
+    _cache.presence.unlisted = peer
 
 
 def age() -> float:

@@ -60,7 +60,7 @@ def _clean_slate(valkey: Any) -> None:
     snapshot_cache.publish_when_missing(None)
     snapshot_cache.forget()
     # Its refresh goes on through all tests, some of which look at every key.
-    snapshot_cache._cache._presence.attend = lambda *_: None  # type: ignore[method-assign]
+    snapshot_cache._cache.presence.attend = lambda *_: None  # type: ignore[method-assign]
     health.degraded = False
 
 

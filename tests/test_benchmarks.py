@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.conf import settings
 
-from benchmarks import drill, growth, matching, page, peers, picture, results, rounds, tables
+from benchmarks import addresses, drill, growth, matching, page, peers, picture, results, rounds, tables
 from benchmarks.contenders import ONE, baseline
 from benchmarks.project import LIMIT
 from benchmarks.rounds import ADMITTED, AGAIN, DENIED, Contender, Rounds, Sample, Track
@@ -254,3 +254,18 @@ def test_the_lists_when_measured_are_all_in_redis_and_decide_rightly() -> None:
     assert ["lookup", "SQLite"] == list(found)
     assert len(found["SQLite"]) > 10
     assert all(name and value >= 0 and unit for rows in found.values() for name, value, unit, _ in rows)
+
+
+def test_addresses_when_resolved_are_the_same_by_both_ways() -> None:
+    """Every kind of header has both times and their ratio; the run itself ends where the ways disagree."""
+    rows = addresses.run(1, 100)
+    assert [case.name for case in addresses.CASES] == [row["case"] for row in rows]
+    assert all(row["us"]["ours"] > 0 and row["ratio"] > 0 for row in rows)
+    assert all(row["case"] in addresses.as_table(rows) for row in rows)
+
+
+def test_addresses_when_the_ways_disagree_end_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure of wrong answers is worth nothing."""
+    monkeypatch.setattr(addresses, "plain", lambda _: lambda *_: "ip:somebody")
+    with pytest.raises(SystemExit, match="different clients"):
+        addresses.measure(addresses.CASES[0], 1, 10)

@@ -67,6 +67,29 @@ CASES: list[tuple[dict[str, Any], list[str], str]] = [
     ),
     ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["0.0.0.0/0", "unix"]}}, ["E005"], "has '0.0.0.0/0'"),
     ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["::/0", "10.0.0.0/8"]}}, ["E005"], "has '::/0'"),
+    (
+        {"RATELIMIT_APP": {"TRUSTED_PROXIES": ["0.0.0.0/1", "128.0.0.0/1"]}},
+        ["E005"],
+        "'0.0.0.0/1 with 128.0.0.0/1'",
+    ),
+    ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["::ffff:0:0/96"]}}, ["E005"], "has '::ffff:0:0/96'"),
+    (
+        {"RATELIMIT_APP": {"TRUSTED_PROXIES": ["52.0.0.0/7"]}},
+        ["W023"],
+        "has '52.0.0.0/7', a public network wider",
+    ),
+    (
+        {"RATELIMIT_APP": {"TRUSTED_PROXIES": ["2600::/12"]}},
+        ["W023"],
+        "has '2600::/12', a public network wider",
+    ),
+    ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["10.0.0.0/8", "fc00::/7", "2400:cb00::/32"]}}, [], ""),
+    (
+        {"RATELIMIT_APP": {"CLIENT_IP_HEADER": "X-Real-IP"}},
+        ["W024"],
+        "'X-Real-IP', but TRUSTED_PROXIES is empty",
+    ),
+    ({"RATELIMIT_APP": {"CLIENT_IP_HEADER": "X-Real-IP", "TRUSTED_PROXIES": ["unix"]}}, [], ""),
     ({"RATELIMIT_APP": {"TRUSTED_PROXIES": ["nonsense"]}}, ["E001"], "'nonsense' is none"),
     (
         {"RATELIMIT_APP": {"RAISE": True}, "MIDDLEWARE": [AUTH]},
@@ -134,7 +157,7 @@ def test_a_check_when_it_is_about_broken_security_is_an_error() -> None:
 
 def test_check_ids_when_listed_belong_to_one_check_each_and_are_tested() -> None:
     """No id is used by two functions, none is without a case in this file."""
-    source = Path(checks.__file__).read_text()
+    source = "".join(module.read_text() for module in sorted(Path(checks.__file__).parent.glob("*.py")))
     homes: dict[str, set[str]] = {}
     for function in re.split(r"^def ", source, flags=re.MULTILINE)[1:]:
         for check_id in re.findall(r'id="ratelimit_app\.([EW]\d{3})"', function):

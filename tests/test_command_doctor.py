@@ -1,17 +1,23 @@
-"""`ratelimit_doctor`: for now, what a sale needs."""
+"""`ratelimit_doctor`: what is likely wrong, and what a sale needs."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import RequestFactory
 
+from ratelimit_app import requests, snapshot_cache
 from ratelimit_app.core.capacity import Costs, Load, as_data
 from ratelimit_app.core.snapshot import EMPTY
+from ratelimit_app.requests import facts_of
 from ratelimit_app.snapshot_cache import override
+from ratelimit_app.store.processes import Presence
 
 
 def run(*args: str) -> str:
@@ -34,6 +40,61 @@ def test_the_command_when_asked_for_capacity_measures_and_works_it_out(valkey: A
     assert [] == valkey.keys()
 
 
+def look(status: int) -> list[dict[str, str]]:
+    """Look for mistakes, and give what was found."""
+    out, found = StringIO(), 0
+    try:
+        call_command("ratelimit_doctor", "--json", stdout=out)
+    except SystemExit as ending:
+        found = int(ending.code or 0)
+    assert status == found, out.getvalue()
+    findings: list[dict[str, str]] = json.loads(out.getvalue())["findings"]
+    return findings
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_the_command_when_nothing_is_wrong_says_so() -> None:
+    """Exit status 0, one line."""
+    assert [] == look(0)
+    assert run() == "Nothing found.\n"
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_trust_of_everyone_when_looked_for_is_found(settings: Any) -> None:
+    """What the system checks say of us is said here too, with what to do."""
+    settings.RATELIMIT_APP = {"TRUSTED_PROXIES": ["0.0.0.0/0"]}
+    (finding,) = look(1)
+    assert finding["id"] == "ratelimit_app.E005"
+    assert "the proxies' own networks only" in finding["hint"]
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_an_unlisted_proxy_when_a_process_has_seen_one_is_found(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C06: a forwarding header from a private peer is told of while the process runs, with the peer to list."""
+    settings.RATELIMIT_APP = {}
+    monkeypatch.setattr(requests, "_warned", set())
+    presence = Presence()
+    monkeypatch.setattr(snapshot_cache._cache, "presence", presence)
+    made = RequestFactory().get("/", REMOTE_ADDR="10.0.0.5", headers={"X-Forwarded-For": "203.0.113.9"})
+    assert str(facts_of(made).address) == "10.0.0.5"
+    presence.attend(None, "", "", time.time())
+    (finding,) = look(1)
+    assert "10.0.0.5" in finding["message"]
+    assert str(os.getpid()) in finding["message"]
+    presence.leave()
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_redis_that_does_not_answer_when_looked_at_is_a_finding(settings: Any) -> None:
+    """The checks of the settings are told all the same."""
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/valkey.sock?db=0"}
+    settings.CACHES = {"default": cache}
+    settings.RATELIMIT_APP = {"TRUSTED_PROXIES": ["::/0"]}
+    assert ["ratelimit_app.E005", "redis"] == [finding["id"] for finding in look(1)]
+
+
 def test_the_command_when_redis_is_away_exits_with_1(settings: Any) -> None:
     """It says so politely, and why."""
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere/valkey.sock?db=0"}
@@ -45,7 +106,7 @@ def test_the_command_when_redis_is_away_exits_with_1(settings: Any) -> None:
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [((), "give --capacity"), (("--json",), "give --capacity"), (("--capacity", "--rules", "21"), "1 to 20")],
+    [(("--rps", "7"), "give --capacity"), (("--capacity", "--rules", "21"), "1 to 20")],
 )
 def test_the_command_when_misused_exits_with_2(args: tuple[str, ...], said: str) -> None:
     """What cannot be answered is said with what can be."""

@@ -46,10 +46,10 @@ BAD: dict[str, tuple[list[Any], str]] = {
         ["10.0.0.0/8", None, ["10.0.0.0/40"], ["proxy"], [7], {"a": 1}],
         "a list of networks",
     ),
-    "CLIENT_IP_HEADER": ([None, 7], "text"),
+    "CLIENT_IP_HEADER": ([None, 7, "", "X Real IP", "X-Real-IP:"], "the name of a header"),
     "IPV4_PREFIX": ([0, 33, "24", 24.0, True], "a number from 1 to 32"),
     "IPV6_PREFIX": ([0, 129, None], "a number from 1 to 128"),
-    "DEVICE_HEADER": ([None, 7], "text"),
+    "DEVICE_HEADER": ([None, 7, "", "X-Device-Id\n"], "the name of a header"),
     "ON_FAILURE": (["shut", True, None], "'open', 'closed'"),
     "NORMALIZERS": (
         [

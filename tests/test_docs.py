@@ -23,7 +23,13 @@ TOP = [
 COMMANDS = sorted(p.stem for p in (ROOT / "ratelimit_app/management/commands").glob("ratelimit_*.py"))
 SIGNALS = sorted(n for n, v in vars(signals).items() if isinstance(v, Signal) and n != "rows_changed")
 FUNCTIONS = [name for name in ratelimit_app.__all__ if name.islower() and f"a{name}" in ratelimit_app.__all__]
-CHECK_IDS = sorted(set(re.findall(r'id="(ratelimit_app\.[EW]\d{3})"', Path(checks.__file__).read_text())))
+CHECK_IDS = sorted(
+    {
+        found
+        for module in Path(checks.__file__).parent.glob("*.py")
+        for found in re.findall(r'id="(ratelimit_app\.[EW]\d{3})"', module.read_text())
+    }
+)
 EVENTS = sorted(
     {
         event

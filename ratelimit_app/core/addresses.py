@@ -8,13 +8,38 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 UNIX = "unix"
 
-_NAT64 = IPv6Network("64:ff9b::/96")
+# The first bits of addresses that carry an IPv4 one in their last 32: mapped (RFC 4291), translated (RFC 2765),
+# NAT64 (RFC 6052), compatible (RFC 4291).
+_MAPPED, _TRANSLATED, _NAT64, _COMPATIBLE = 0xFFFF, 0xFFFF << 16, 0x64FF9B << 64, 0
+_TAILED = frozenset({_MAPPED, _TRANSLATED, _NAT64, _COMPATIBLE})
+_6TO4, _TEREDO = 0x2002, 0x20010000  # RFC 3056, RFC 4380
+_ALL = 0xFFFFFFFF
+_IPV6LENGTH = 128
+_6TO4_START, _6TO4_END = 16, 48  # the bits between which the IPv4 address stands
+# `::` and `::1` are no IPv4 addresses, nor is anything else of a few bits.
+_LEAST_COMPATIBLE = 1 << 24
+# Nobody outside has these: a tunnel that claims one would be taken for a proxy, or for loopback.
+_INSIDE = tuple(
+    (int(network.network_address) >> 32 - network.prefixlen, 32 - network.prefixlen)
+    for network in map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+        ),
+    )
+)
 
 
 @lru_cache(maxsize=16_384)
@@ -66,38 +91,60 @@ def _is_port(text: str) -> bool:
 
 
 def unwrap(address: Address) -> Address:
-    """Give the IPv4 address that a mapped or NAT64 address carries, else the address itself."""
+    """
+    Give the IPv4 address that an IPv6 one carries, by its bits, else the address itself.
+
+    Mapped, translated, compatible, NAT64, 6to4 and Teredo: whoever has one IPv4 address has many of these. One that
+    carries an address from inside somebody's network stays as it is, unless it is mapped: that is how a socket of
+    both families writes any IPv4 peer.
+    """
     if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address in _NAT64:
-            return IPv4Address(int(address) & 0xFFFFFFFF)
+        number = int(address)
+        head = number >> 32
+        if head in _TAILED:
+            inner = number & _ALL
+            if head == _COMPATIBLE and inner < _LEAST_COMPATIBLE:
+                return address
+        elif number >> 112 == _6TO4:
+            inner = number >> 80 & _ALL
+        elif number >> 96 == _TEREDO:
+            inner = ~number & _ALL
+        else:
+            return address
+        if head == _MAPPED or not any(inner >> shift == start for start, shift in _INSIDE):
+            return IPv4Address(inner)
     return address
 
 
 def parse_network(text: str) -> Network:
-    """Read an address or a network; host bits are cut off. Raises ValueError."""
+    """Read an address or a network, of IPv4 where it holds only what counts as IPv4; host bits are cut off. Raises ValueError."""
     network = ip_network(text.strip(), strict=False)
-    if isinstance(network, IPv6Network) and network.prefixlen >= _NAT64.prefixlen:
-        inner = unwrap(network.network_address)
-        if isinstance(inner, IPv4Address):
-            return IPv4Network((inner, network.prefixlen - _NAT64.prefixlen))
-    return network
+    if isinstance(network, IPv4Network):
+        return network
+    number, prefix = int(network.network_address), network.prefixlen
+    if prefix >= _IPV6LENGTH - IPV4LENGTH and number >> 32 in _TAILED:
+        length = prefix - (_IPV6LENGTH - IPV4LENGTH)
+    elif prefix >= _6TO4_START and number >> 112 == _6TO4:
+        length = min(prefix, _6TO4_END) - _6TO4_START
+    elif prefix == _IPV6LENGTH:
+        length = IPV4LENGTH
+    else:
+        return network
+    inner = unwrap(network.network_address)
+    return IPv4Network((inner, length), strict=False) if isinstance(inner, IPv4Address) else network
 
 
-def client_address(
-    peer: str, forwarded: Sequence[str], trusted: NetworkSet, trust_unix: bool
-) -> Address | None:
+def client_address(peer: str, hops: Iterable[str], trusted: NetworkSet, trust_unix: bool) -> Address | None:
     """
     Walk from the peer to the left while the hops are trusted; the first hop that is not is the client.
 
-    `forwarded`: the values of the forwarding header, in order. A hop that cannot be read stops the walk at the
-    last one that could. None when the peer is a unix socket and nobody vouches for a better address.
+    `hops`: what the forwarding header says of each hop, the nearest first. One that cannot be read stops the walk
+    at the last one that could. None when the peer is a unix socket and nobody vouches for a better address.
     """
     client = parse_address(peer) if peer else None
     if not (trust_unix if client is None else client in trusted):
         return client
-    for hop in reversed([hop for value in forwarded for hop in value.split(",")]):
+    for hop in hops:
         address = parse_address(hop)
         if address is None:
             break

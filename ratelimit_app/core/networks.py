@@ -10,8 +10,8 @@ from ratelimit_app.core.addresses import parse_network
 LENGTHS = {4: 32, 6: 128}
 
 _IPV6 = 6
-# From here on lie networks of addresses that carry an IPv4 one, which `parse_network` unwraps.
-_CARRIES_IPV4 = 96
+# In these lie networks of addresses that carry an IPv4 one, which `parse_network` unwraps.
+_CARRIES_IPV4, _6TO4, _TEREDO = 96, 0x2002, 0x20010000
 
 
 def read_network(text: str) -> tuple[int, int, int]:
@@ -25,7 +25,9 @@ def read_network(text: str) -> tuple[int, int, int]:
         is_plain = not slash or (digits.isascii() and digits.isdigit() and prefix <= LENGTHS[version])
     except (OSError, ValueError):
         is_plain = False
-    if not is_plain or (version == _IPV6 and prefix >= _CARRIES_IPV4):
+    if not is_plain or (
+        version == _IPV6 and (prefix >= _CARRIES_IPV4 or number >> 112 == _6TO4 or number >> 96 == _TEREDO)
+    ):
         network = parse_network(text)
         return network.version, network.prefixlen, int(network.network_address)
     shift = LENGTHS[version] - prefix

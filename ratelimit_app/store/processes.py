@@ -31,7 +31,8 @@ class Process:
     A process as it last told of itself, `age` seconds ago.
 
     `version`, `networks`: of the snapshot and the networks that it holds, blank: none. `warm`: the token of the
-    last warm-up that it has done, blank: none. `connections`: idle ones after it.
+    last warm-up that it has done, blank: none. `connections`: idle ones after it. `unlisted`: the private peer from
+    which a forwarding header came that is not believed, blank: none.
     """
 
     host: str
@@ -41,6 +42,7 @@ class Process:
     age: float
     warm: str
     connections: int
+    unlisted: str = ""
 
 
 class Presence:
@@ -48,6 +50,8 @@ class Presence:
 
     def __init__(self) -> None:
         self.forget()
+
+    unlisted = ""
 
     def forget(self) -> None:
         """Have no entry yet: in a fork, it is the parent's."""
@@ -68,7 +72,7 @@ class Presence:
                 self._connections = warm_up(wish.connections)
                 self._warm = wish.token
         finally:
-            held = {"version": version, "networks": networks, "warm": self._warm}
+            held = {"version": version, "networks": networks, "warm": self._warm, "unlisted": self.unlisted}
             if held != self._told or time.monotonic() - self._told_at >= RENEW_AFTER:
                 with self._lock:
                     self._tell(held, now_s)
@@ -119,6 +123,7 @@ def _read(field: bytes, row: bytes, now_s: float) -> Process | None:
         host, pid, _ = field.decode().rsplit(":", 2)
         held = json.loads(row)
         texts = {name: str(held[name]) for name in ("version", "networks", "warm")}
+        texts["unlisted"] = str(held.get("unlisted", ""))  # an older release does not write it
         age, connections = now_s - float(held["at"]), int(held["connections"])
         found = Process(host=host, pid=int(pid), age=max(age, 0.0), connections=connections, **texts)
     except (ValueError, KeyError, TypeError):

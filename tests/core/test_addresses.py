@@ -17,9 +17,12 @@ from ratelimit_app.core.addresses import (
     parse_network,
     unwrap,
 )
+from ratelimit_app.core.forwarding import hops
+from ratelimit_app.core.networks import read_network, write_network
 
 TRUSTED = NetworkSet([parse_network("10.0.0.0/8"), parse_network("2001:db8:ff::/48")])
 NOBODY = NetworkSet()
+HEADERS = ("X-Forwarded-For", "Forwarded", "X-Real-IP")
 addresses = st.ip_addresses(v=4) | st.ip_addresses(v=6)
 
 
@@ -33,7 +36,7 @@ def networks(draw: st.DrawFn) -> Network:
 
 def client(peer: str, *forwarded: str, trusted: NetworkSet = TRUSTED, unix: bool = False) -> str:
     """Give the client as text."""
-    return str(client_address(peer, forwarded, trusted, unix))
+    return str(client_address(peer, hops("X-Forwarded-For", ",".join(forwarded)), trusted, unix))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,18 @@ def client(peer: str, *forwarded: str, trusted: NetworkSet = TRUSTED, unix: bool
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("::ffff:c000:201", "192.0.2.1"),
         ("64:ff9b::192.0.2.1", "192.0.2.1"),
+        ("64:ff9b::c000:201", "192.0.2.1"),
+        ("::ffff:0:192.0.2.1", "192.0.2.1"),
+        ("::192.0.2.1", "192.0.2.1"),
+        ("2002:c000:201::", "192.0.2.1"),
+        ("2002:c000:201:5:1:2:3:4", "192.0.2.1"),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", "192.0.2.45"),
+        ("::ffff:10.0.0.5", "10.0.0.5"),
+        ("::", "::"),
+        ("::1", "::1"),
+        ("2001:1::1", "2001:1::1"),
+        ("2003:c000:201::", "2003:c000:201::"),
+        ("64:ff9b:1::c000:201", "64:ff9b:1::c000:201"),
     ],
 )
 def test_an_address_when_spelt_differently_is_one(text: str, expected: str) -> None:
@@ -148,10 +163,10 @@ def test_the_client_when_the_peer_is_a_socket_needs_trust(
     assert expected == client(peer, *forwarded, unix=unix)
 
 
-@given(st.text(max_size=30), st.lists(st.text(max_size=60), max_size=3))
-def test_the_walk_when_given_any_text_raises_nothing(peer: str, forwarded: list[str]) -> None:
+@given(st.sampled_from(HEADERS), st.text(max_size=30), st.lists(st.text(max_size=60), max_size=3))
+def test_the_walk_when_given_any_text_raises_nothing(header: str, peer: str, forwarded: list[str]) -> None:
     """Any bytes in any header end in an address or in none (C07, C10)."""
-    found = client_address(peer, forwarded, TRUSTED, trust_unix=True)
+    found = client_address(peer, hops(header, ",".join(forwarded)), TRUSTED, trust_unix=True)
     assert found is None or found.max_prefixlen in (32, 128)
 
 
@@ -199,11 +214,47 @@ def test_two_ipv4_clients_when_mapped_into_ipv6_stay_two(one: IPv4Address, other
         ("64:ff9b::192.0.2.0/120", "192.0.2.0/24"),
         ("::/0", "::/0"),
         ("::ffff:0:0/90", "::ffff:0:0/90"),
+        ("2002:c000:201::/48", "192.0.2.1/32"),
+        ("2002:c000:201:5::/64", "192.0.2.1/32"),
+        ("2002:c000:200::/40", "192.0.2.0/24"),
+        ("2002:c0a8:1::/48", "2002:c0a8:1::/48"),
+        ("2000::/4", "2000::/4"),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", "192.0.2.45/32"),
+        ("2001:0:4136:e378::/64", "2001:0:4136:e378::/64"),
+        ("::1", "::1/128"),
     ],
 )
 def test_a_network_when_read_has_one_form(text: str, expected: str) -> None:
-    """Host bits are cut off, and IPv4 inside IPv6 is IPv4 (C15, C100)."""
-    assert ip_network(expected, strict=False) == parse_network(text)
+    """Host bits are cut off, and IPv4 inside IPv6 is IPv4 (C15, C100); the reader of long lists agrees."""
+    network = ip_network(expected, strict=False)
+    assert network == parse_network(text)
+    assert (network.version, network.prefixlen, int(network.network_address)) == read_network(text.strip())
+
+
+@given(addresses, st.integers(0, 128))
+def test_an_address_when_carried_in_any_way_lies_in_its_network(address: IPv4Address, length: int) -> None:
+    """An entry of an address, however it is written, meets whoever comes from it (C15)."""
+    network = parse_network(f"{address}/{min(length, address.max_prefixlen)}")
+    client = unwrap(address)
+    if address.max_prefixlen == min(length, address.max_prefixlen):
+        assert client in network
+        assert network == parse_network(str(client))
+    assert network == ip_network(write_network(*read_network(str(network))))
+
+
+@pytest.mark.parametrize(
+    "inside", ["10.0.0.5", "127.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.1.1", "100.64.0.1"]
+)
+def test_an_address_when_a_tunnel_claims_to_be_inside_is_no_proxy(inside: str) -> None:
+    """Who writes a private address into a tunnel's is not taken for a proxy, nor for loopback (C02)."""
+    number = int(IPv4Address(inside))
+    carried = [number, 0xFFFF << 48 | number, 0x64FF9B << 96 | number, 0x2002 << 112 | number << 80]
+    carried.append(0x20010000 << 96 | number ^ 0xFFFFFFFF)
+    for peer in map(IPv6Address, carried):
+        assert peer == unwrap(peer)
+        assert str(peer) == client(
+            str(peer), "203.0.113.9", trusted=NetworkSet([parse_network(f"{inside}/8")])
+        )
 
 
 @pytest.mark.parametrize("text", ["", "x", "192.0.2.0/33", "192.0.2", "192.0.2.1/24/24", "fe80::1%eth0/300"])
@@ -230,3 +281,55 @@ def test_a_set_of_networks_when_asked_for_an_overlap_agrees_with_ipaddress(
     """`overlaps` finds wider, equal and narrower networks, and no neighbours."""
     expected = any(network.version == other.version and network.overlaps(other) for other in members)
     assert expected == NetworkSet(members).overlaps(network)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "expected"),
+    [
+        ("Forwarded", "for=203.0.113.9", "203.0.113.9"),
+        ("forwarded", "For=203.0.113.9;proto=https;by=10.0.0.5", "203.0.113.9"),
+        ("Forwarded", 'by=10.0.0.5; for="203.0.113.9:51234"', "203.0.113.9"),
+        ("Forwarded", 'for="[2001:db8:cafe::17]:4711"', "2001:db8:cafe::17"),
+        ("Forwarded", 'for="203\\.0.113.9"', "203.0.113.9"),
+        ("Forwarded", "for=198.51.100.66, for=203.0.113.9", "203.0.113.9"),
+        ("Forwarded", "for=198.51.100.66, for=203.0.113.9, for=10.0.0.7;by=10.0.0.8", "203.0.113.9"),
+        ("Forwarded", 'for=203.0.113.9;host="a, for=198.51.100.66"', "203.0.113.9"),
+        ("Forwarded", 'for=203.0.113.9;host="a\\", for=198.51.100.66"', "203.0.113.9"),
+        ("Forwarded", 'for="198.51.100.66, for=203.0.113.9', "203.0.113.9"),
+        ("Forwarded", 'x="\\, for=203.0.113.9', "203.0.113.9"),
+        ("Forwarded", "for=198.51.100.66, for=unknown", "10.0.0.5"),
+        ("Forwarded", "for=198.51.100.66, for=_gazonk, for=10.0.0.6", "10.0.0.6"),
+        ("Forwarded", "for=198.51.100.66, proto=https", "10.0.0.5"),
+        ("Forwarded", "for=203.0.113.9;for=198.51.100.66", "10.0.0.5"),
+        ("Forwarded", "for = 203.0.113.9", "10.0.0.5"),
+        ("Forwarded", "for=203.0.113.9 by=10.0.0.5", "10.0.0.5"),
+        ("Forwarded", "203.0.113.9", "10.0.0.5"),
+        ("Forwarded", "for=", "10.0.0.5"),
+        ("Forwarded", "", "10.0.0.5"),
+        ("Forwarded", ",", "10.0.0.5"),
+        ("X-Real-IP", " 203.0.113.9 ", "203.0.113.9"),
+        ("CF-Connecting-IP", "2001:db8::9", "2001:db8::9"),
+        ("x-real-ip", "10.0.0.6", "10.0.0.6"),
+        ("True-Client-IP", "198.51.100.66, 203.0.113.9", "10.0.0.5"),
+        ("X-Real-IP", "unknown", "10.0.0.5"),
+        ("X-Edge-Hops", "198.51.100.66, 203.0.113.9", "203.0.113.9"),
+    ],
+)
+def test_a_header_when_read_by_its_own_rules_names_the_nearest_stranger(
+    header: str, value: str, expected: str
+) -> None:
+    """RFC 7239, one address of an edge, or a list: nothing that stands left hides what a proxy wrote (C01, C10)."""
+    assert expected == str(client_address("10.0.0.5", hops(header, value), TRUSTED, trust_unix=False))
+
+
+@given(
+    st.text(max_size=60), st.sampled_from(["for=203.0.113.9", 'for="203.0.113.9:80";proto=https;host="a,b"'])
+)
+def test_a_forwarded_header_when_a_client_begins_it_ends_as_the_proxy_wrote_it(
+    forged: str, written: str
+) -> None:
+    """Quotes, backslashes and commas of a client do not reach over the comma that the proxy has put (C01, C03)."""
+    for value in (f"{forged}, {written}", f"{forged},{written}"):
+        assert "203.0.113.9" == str(
+            client_address("10.0.0.5", hops("Forwarded", value), TRUSTED, trust_unix=False)
+        )

@@ -1,17 +1,24 @@
-"""Tell how an installation is, from the shell: for now, how much it can carry."""
+"""Tell how an installation is, from the shell: what is likely wrong, and how much it can carry."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.core.checks import Tags, run_checks
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
 
 from ratelimit_app import capacity
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.capacity import Load, as_data, as_text
+from ratelimit_app.store.processes import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FINDING, MISUSE = 1, 2
 MAX_RULES = 20
@@ -19,11 +26,12 @@ DEFAULT = Load(users=100_000, rps=10_000, rules=3)
 
 
 class Command(BaseCommand):
-    """Measure the configured Redis."""
+    """Look for the usual mistakes, or measure the configured Redis."""
 
     help = (
+        "Look for the usual mistakes: in the settings, in the rules, and in what the running processes have seen. "
         "With --capacity: measure for two seconds what a decision costs here, with temporary keys, and work out what "
-        "a sale needs. Exit status: 0 measured, 1 Redis does not answer, 2 misuse."
+        "a sale needs. Exit status: 0 nothing found or measured, 1 a finding, or Redis does not answer, 2 misuse."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -39,10 +47,13 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Measure and report."""
+        """Look or measure, and report."""
         if not options["capacity"]:
-            message = "Nothing was asked. ratelimit_doctor can say what a sale needs: give --capacity."
-            raise CommandError(message, returncode=MISUSE)
+            if any(options[name] for name in ("users", "rps", "rules")):
+                message = "--users, --rps and --rules say what a sale needs: give --capacity too."
+                raise CommandError(message, returncode=MISUSE)
+            self._look(as_json=options["json"])
+            return
         load = _load(options)
         try:
             costs = capacity.measure(load.rules)
@@ -53,6 +64,53 @@ class Command(BaseCommand):
             raise CommandError(message, returncode=FINDING) from error
         report = json.dumps(as_data(costs, load), indent=2) if options["json"] else as_text(costs, load)
         self.stdout.write(report)
+
+    def _look(self, *, as_json: bool) -> None:
+        """Print what is likely wrong; exit with 1 when something is."""
+        found = list(_findings())
+        if as_json:
+            self.stdout.write(json.dumps({"findings": [finding._asdict() for finding in found]}, indent=2))
+        elif found:
+            self.stdout.write("\n".join(f"{one.id}: {one.message}\n    {one.hint}" for one in found))
+        else:
+            self.stdout.write("Nothing found.")
+        if found:
+            sys.exit(FINDING)
+
+
+class Finding(NamedTuple):
+    """One thing that is likely wrong, and what to do about it."""
+
+    id: str
+    message: str
+    hint: str
+
+
+def _findings() -> Iterator[Finding]:
+    """Give what the system checks say of us, and then what the processes have seen."""
+    for message in run_checks(tags=[Tags.security, Tags.database], databases=list(connections)):
+        if str(message.id).startswith("ratelimit_app."):
+            yield Finding(str(message.id), message.msg, message.hint or "")
+    try:
+        running = processes()
+    except StoreUnavailable as error:
+        yield Finding(
+            "redis",
+            f"Redis does not answer: {error}.",
+            "See the cache alias that RATELIMIT_APP['CACHE'] names.",
+        )
+        return
+    seen: dict[str, list[str]] = {}
+    for process in running:
+        if process.unlisted:
+            seen.setdefault(process.unlisted, []).append(f"{process.host}:{process.pid}")
+    for peer, names in sorted(seen.items()):
+        yield Finding(
+            "proxy",
+            f"A forwarding header arrives from the private address {peer}, which is not in"
+            f" RATELIMIT_APP['TRUSTED_PROXIES'] (seen by {', '.join(names)}).",
+            "If it is your proxy, list it: until then all its clients share one limit.",
+        )
 
 
 def _load(options: dict[str, Any]) -> Load:

@@ -12,8 +12,8 @@ from django.db.transaction import atomic
 from django.utils.module_loading import import_string
 
 from ratelimit_app.authentication import BACKEND, EVERY_TRY, FAILURES, is_installed
+from ratelimit_app.checks.proxies import check_proxies
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import UNIX, parse_network
 from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
 from ratelimit_app.core.rates import RateError, parse_rates
 from ratelimit_app.limits import decorating
@@ -64,32 +64,6 @@ def check_middleware_order(**_: Any) -> Iterable[CheckMessage]:
             hint=f"Move {MIDDLEWARE} below {AUTHENTICATION} in MIDDLEWARE.",
             id="ratelimit_app.E003",
         )
-
-
-def check_proxies(**_: Any) -> Iterable[CheckMessage]:
-    """E004, E005: a proxy that is not named, or a trust that includes everybody."""
-    given = getattr(settings, "RATELIMIT_APP", {})
-    proxies = given.get("TRUSTED_PROXIES", []) if isinstance(given, dict) else []
-    drf = getattr(settings, "REST_FRAMEWORK", {})
-    old = "RATELIMIT_IP_META_KEY" if getattr(settings, "RATELIMIT_IP_META_KEY", None) else None
-    old = "REST_FRAMEWORK['NUM_PROXIES']" if drf.get("NUM_PROXIES") else old
-    if old and not proxies:
-        yield Error(
-            f"{old} is set, but RATELIMIT_APP['TRUSTED_PROXIES'] is empty: all clients of the proxy share its limit.",
-            hint="List the proxies' networks, such as RATELIMIT_APP = {'TRUSTED_PROXIES': ['10.0.0.0/8']}.",
-            id="ratelimit_app.E004",
-        )
-    for text in (
-        proxies
-        if not any(problem.name.endswith("['TRUSTED_PROXIES']") for problem in conf.problems())
-        else ()
-    ):
-        if text != UNIX and parse_network(text).prefixlen == 0:
-            yield Error(
-                f"RATELIMIT_APP['TRUSTED_PROXIES'] has {text!r}: every client is believed whatever address it writes.",
-                hint="List the proxies' own networks only.",
-                id="ratelimit_app.E005",
-            )
 
 
 def check_raise(**_: Any) -> Iterable[CheckMessage]:
