@@ -472,6 +472,25 @@ def test_an_address_when_the_project_names_its_header_is_read_from_it() -> None:
 
 @colours
 @pytest.mark.parametrize(
+    ("named", "sent", "value"),
+    [
+        ("Forwarded", "Forwarded", 'for=198.51.100.66, for="203.0.113.80:4711";proto=https'),
+        ("CF-Connecting-IP", "CF-Connecting-IP", "203.0.113.80"),
+        ("HTTP_X_REAL_IP", "X-Real-IP", "203.0.113.80"),
+    ],
+)
+def test_an_address_when_the_named_header_has_rules_of_its_own_is_read_by_them(
+    colour: str, named: str, sent: str, value: str
+) -> None:
+    """RFC 7239, the header of an edge, and a name as WSGI writes it; an untrusted peer is not believed (C02)."""
+    with override_settings(RATELIMIT_APP={"CLIENT_IP_HEADER": named, "TRUSTED_PROXIES": ["10.0.0.0/8"]}):
+        made = ask(colour=colour, REMOTE_ADDR="10.0.0.5", headers={sent: value})
+        assert "ip:203.0.113.80" == identity(made, "ip")
+        assert f"ip:{CLIENT}" == identity(ask(colour=colour, headers={sent: value}), "ip")
+
+
+@colours
+@pytest.mark.parametrize(
     ("settings", "peer", "expected"),
     [
         ({}, "2001:db8:1:2:3::4", "ip:2001:db8:1:2::/64"),
