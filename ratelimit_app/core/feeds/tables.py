@@ -6,6 +6,7 @@ import csv
 from typing import TYPE_CHECKING
 
 from ratelimit_app.core.feeds.records import VALUE_NAMES, Listed, PassedOver, read_record
+from ratelimit_app.core.feeds.writing import unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def read_csv(text: Text, terms: Terms) -> Iterator[Listed | PassedOver]:
         if len(row) > len(names) and any(row[len(names) :]):
             yield PassedOver(numbers[0], ",".join(row)[:200], NO_ROW)
             continue
-        yield read_record(dict(zip(names, row, strict=False)), numbers[0], terms)
+        yield read_record(dict(zip(names, map(unguarded, row), strict=False)), numbers[0], terms)
 
 
 def _counted(text: Text, numbers: list[int]) -> Iterator[str]:
