@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision, Reason, RuleResult, Verdict
+    from ratelimit_app.core.explanation import Explanation
     from ratelimit_app.exceptions import Ratelimited
+    from ratelimit_app.explaining import aexplain, explain
     from ratelimit_app.limiter import (
         aacquire,
         acheck,
@@ -30,7 +32,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ratelimit_app.core.decision": ("Decision", "Reason", "RuleResult", "Verdict"),
+    "ratelimit_app.core.explanation": ("Explanation",),
     "ratelimit_app.exceptions": ("Ratelimited",),
+    "ratelimit_app.explaining": ("aexplain", "explain"),
     "ratelimit_app.limiter": (
         "aacquire", "acheck", "acquire", "apeek", "arefund", "areset", "check", "peek", "refund", "reset",
     ),
@@ -40,6 +44,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Decision",
+    "Explanation",
     "Ratelimited",
     "Reason",
     "RuleResult",
@@ -48,12 +53,14 @@ __all__ = [
     "ablock",
     "acheck",
     "acquire",
+    "aexplain",
     "apeek",
     "arefund",
     "areset",
     "aunblock",
     "block",
     "check",
+    "explain",
     "peek",
     "refund",
     "reset",

@@ -69,7 +69,7 @@ def recall(local: Local, asked: Asked, clock_us: Callable[[], int]) -> Decision 
         return None
     if local.penalties is not None:
         for demand, _ in held:
-            local.penalties.note(_box(demand), now, demand.identity)
+            local.penalties.note(box_of(demand), now, demand.identity)
     rows = sum((row for _, row in held), ())
     return judged((DENIED, 0, 0, 0, *rows), [demand for demand, _ in held], look=False)
 
@@ -117,7 +117,7 @@ def _held(local: Local, demand: Demand, asked: Asked, clock_us: Callable[[], int
     denial = local.denials.find(demand.key, asked.at)
     if denial is not None and _answers(denial, demand, asked.marks):
         row = _row(denial, demand.part, asked.at)
-    boxed = None if local.penalties is None else local.penalties.boxed_until(_box(demand), asked.at)
+    boxed = None if local.penalties is None else local.penalties.boxed_until(box_of(demand), asked.at)
     if boxed is None or 0 < demand.part.rule.ends_us <= clock_us():
         return row
     left = (boxed - asked.at) * _SECOND
@@ -134,7 +134,7 @@ def _certain(part: Part, retry: float, now_us: float) -> float:
     return min(wait, part.rate.period_us / LIVES) if rule.lease else wait
 
 
-def _box(demand: Demand) -> bytes:
+def box_of(demand: Demand) -> bytes:
     """Name a box: a rule that is changed begins with empty ones."""
     return demand.key + demand.part.definition
 
@@ -171,7 +171,7 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
         if state != OVER or demand.part.rule.shadow:
             continue
         if local.penalties is not None:
-            local.penalties.note(_box(demand), asked.at, demand.identity)
+            local.penalties.note(box_of(demand), asked.at, demand.identity)
         wait = _certain(demand.part, retry, row[2])
         if wait > 0:
             until, empty = asked.at + wait / _SECOND - ROUNDING, asked.at + reset / _SECOND
