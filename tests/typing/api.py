@@ -10,6 +10,7 @@ from django.views import View
 
 from ratelimit_app import (
     Decision,
+    Explanation,
     Ratelimited,
     Reason,
     RuleResult,
@@ -17,12 +18,14 @@ from ratelimit_app import (
     aacquire,
     acheck,
     acquire,
+    aexplain,
     apeek,
     arefund,
     areset,
     aunblock,
     block,
     check,
+    explain,
     peek,
     refund,
     reset,
@@ -31,6 +34,12 @@ from ratelimit_app import (
 from ratelimit_app.compat import Usage, get_usage, is_ratelimited
 from ratelimit_app.decorators import ratelimit
 from ratelimit_app.testing import clear_limits, disable_limits, override_rules, travel
+
+
+async def explanations() -> None:
+    """An explanation has typed fields, by both twins."""
+    assert_type(explain("user:42"), Explanation)
+    assert_type((await aexplain("user:42")).windows[0].opens_in, float | None)
 
 
 def decisions(request: HttpRequest) -> None:
