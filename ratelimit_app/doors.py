@@ -52,6 +52,10 @@ class _World:
     def on_failure(self) -> str:
         return conf.on_failure
 
+    @property
+    def local_share(self) -> float:
+        return conf.local_share
+
 
 _world = _World()
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ratelimit_app import snapshot_cache
+from ratelimit_app import local_cache, snapshot_cache
 from ratelimit_app.conf import conf
 from ratelimit_app.core.asking import Need
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
@@ -76,6 +76,7 @@ def _call(call: ScriptCall) -> Any:
             signal.send_robust(health, alias=conf.cache, error=str(error))
         raise
     if health.degraded and (signal := health.answered()):
+        local_cache.local().outage.clear()
         signal.send_robust(health, alias=conf.cache)
     return reply
 
@@ -106,5 +107,6 @@ async def _acall(call: ScriptCall) -> Any:
             await signal.asend_robust(health, alias=conf.cache, error=str(error))
         raise
     if health.degraded and (signal := health.answered()):
+        local_cache.local().outage.clear()
         await signal.asend_robust(health, alias=conf.cache)
     return reply

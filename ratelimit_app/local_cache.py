@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_app.conf import conf
 from ratelimit_app.core.deny_cache import DenyCache
 from ratelimit_app.core.local_answers import Local
+from ratelimit_app.core.outage import OutageLimits
 from ratelimit_app.core.penalty_box import PenaltyBox, Terms
 from ratelimit_app.core.permits import Permits
 
@@ -23,9 +24,10 @@ class LocalCache:
     def __getattr__(self, name: str) -> Any:
         if name != "local":
             raise AttributeError(name)
-        return self.__dict__.setdefault(name, Local(_make_denials(), _make_penalties(), Permits()))
+        made = Local(_make_denials(), _make_penalties(), Permits(), OutageLimits(conf.local_cache_size))
+        return self.__dict__.setdefault(name, made)
 
-    def made(self) -> list[DenyCache | PenaltyBox | Permits]:
+    def made(self) -> list[DenyCache | PenaltyBox | Permits | OutageLimits]:
         """Give those that are there."""
         return [table for local in list(self.__dict__.values()) for table in local if table is not None]
 

@@ -51,7 +51,7 @@ def _clean_slate(valkey: Any) -> None:
     """Begin each test with an empty server and a process that knows nothing and publishes nothing by itself."""
     from ratelimit_app import local_cache, offences, snapshot_cache
     from ratelimit_app.conf import conf
-    from ratelimit_app.store.health import health
+    from ratelimit_app.store import health
 
     offences.discard()
     local_cache.forget(None)
@@ -61,7 +61,8 @@ def _clean_slate(valkey: Any) -> None:
     snapshot_cache.forget()
     # Its refresh goes on through all tests, some of which look at every key.
     snapshot_cache._cache.presence.attend = lambda *_: None  # type: ignore[method-assign]
-    health.degraded = False
+    health.health.degraded = False
+    health.forget()
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ WRITTEN = [(f"{SECRET}-{n}-{kind.partition(':')[0]}") for n, kind in enumerate(K
 # Django keeps sessions under their keys, and users' own tables are theirs.
 FOREIGN = {"django_session"}
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
 def page(request: HttpRequest) -> HttpResponse:

@@ -62,6 +62,7 @@ class Memory:
     store_failed = False
     marks: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    granted: dict[bytes, int] | None = None  # units by key that this process granted without Redis
 
     @property
     def results(self) -> dict[tuple[str, str, float], RuleResult]:
@@ -82,7 +83,7 @@ class Memory:
 
     def charged(self) -> dict[bytes, int]:
         """Give the units that stand charged in each log."""
-        units: dict[bytes, int] = {}
+        units: dict[bytes, int] = dict(self.granted or {})
         for charge in self.charges:
             units[charge.key] = units.get(charge.key, 0) + charge.units
         return units
@@ -133,10 +134,14 @@ class World(Protocol):
 
     `now_us`: the Redis clock as this process knows it. `clock`: its own clock, in seconds, which never goes back.
     `frozen_now`: a time for the script, which production never has. `on_failure`: for rules that do not say.
+    `local_share`: the part of a limit that this process grants where that is `local`.
     """
 
     @property
     def on_failure(self) -> str: ...
+
+    @property
+    def local_share(self) -> float: ...
 
     def local(self) -> Local: ...
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REFUND = struct.Struct("<Bdddd")
 _HEAD, _RESULT = "BBdd", "Bdddd"
 ROWS, ROW = len(_HEAD), len(_RESULT)
-PASSED, OVER, _ASLEEP = 0, 1, 2
+PASSED, OVER, ASLEEP = 0, 1, 2
 DENIED, BANNED = 1, 2
 _HEAD_SIZE, _ROW_SIZE = struct.calcsize("<" + _HEAD), struct.calcsize("<" + _RESULT)
 _LIGHTEST = (-1, -1.0, -inf)
@@ -34,6 +34,10 @@ _ALLOWED, _LIMITED, _WITHIN, _EXCEEDED = (
 
 class StoreUnavailable(Exception):
     """Redis could not answer: refused, hung, slow, or with a reply that makes no sense."""
+
+
+class StoreTimeout(StoreUnavailable):
+    """Redis did not answer in time."""
 
 
 class ScriptCall(NamedTuple):
@@ -124,10 +128,10 @@ def _chosen(row: tuple[Any, ...], demands: list[Demand]) -> int:
     chosen, heaviest, at = -1, _LIGHTEST, ROWS
     for demand in demands:
         state, remaining, retry, reset, stamp = row[at : at + ROW]
-        if state > _ASLEEP or not isfinite(remaining + retry + reset + stamp):
+        if state > ASLEEP or not isfinite(remaining + retry + reset + stamp):
             msg = f"state {state}, remaining {remaining}, retry {retry}, reset {reset}, at {stamp}"
             raise ValueError(msg)
-        if state != _ASLEEP and not demand.part.rule.shadow:
+        if state != ASLEEP and not demand.part.rule.shadow:
             wait = 0.0 if state == PASSED else inf if retry < 0 else retry
             weight = (state, wait, -remaining / (demand.part.rate.limit or 1))
             if weight > heaviest:
@@ -143,7 +147,7 @@ def tell(
     results, charges = [], []
     for demand, at in zip(demands, range(ROWS, len(row), ROW), strict=True):
         said = row[at : at + ROW]
-        if said[0] == _ASLEEP:
+        if said[0] == ASLEEP:
             continue
         results.append(_result(demand, said))
         if charged and said[0] == PASSED and demand.cost:

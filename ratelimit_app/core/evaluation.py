@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.access_lists import latest
 from ratelimit_app.core.asking import Ask, Memory, Need, Uncountable
-from ratelimit_app.core.calls import NO_RULE, ScriptCall, StoreUnavailable, blocked, read_reply
+from ratelimit_app.core.calls import NO_RULE, ScriptCall, StoreUnavailable, blocked, judged, read_reply
 from ratelimit_app.core.decision import Decision, Reason, Verdict
 from ratelimit_app.core.leasing import draw
 from ratelimit_app.core.local_answers import Asked, learn, recall
@@ -68,7 +68,7 @@ def _decide(ask: Ask) -> Flow:  # noqa: C901, PLR0911 - the whole order on one s
         decision = read_reply(reply, asked.marks, asked.demands, look)
     except StoreUnavailable:
         memory.store_failed = True
-        return _unavailable(ask, asked.marks, asked.demands)
+        return _unavailable(ask, asked)
     learn(ask.world.local(), asked, reply)
     memory.remember(asked.marks, decision)
     return decision
@@ -103,7 +103,7 @@ def _decide_leased(ask: Ask, asked: Asked) -> Flow:
         decision = drawn.judge(reply, ask.world.now_us())
     except StoreUnavailable:
         memory.store_failed = True
-        decision = _unavailable(ask, asked.marks, asked.demands)
+        decision = _unavailable(ask, asked)
     finally:
         drawn.settle(
             local.permits, reply if decision is not None and not decision.degraded else None, decision
@@ -173,19 +173,42 @@ def _left(
     return marks, words + [demand.key for demand in left], left
 
 
-def _unavailable(ask: Ask, marks: Sequence[str], demands: list[Demand]) -> Decision:
+def _unavailable(ask: Ask, asked: Asked) -> Decision:
     """Follow each rule's failure policy; marks that cannot be read follow the setting."""
-    enforced = [demand.part.rule for demand in demands if not demand.part.rule.shadow]
-    closing = [rule for rule in enforced if (rule.on_failure or ask.world.on_failure) == "closed"]
-    closed = bool(closing or (marks and ask.world.on_failure == "closed" and not ask.facts.is_spared))
-    return Decision(
-        not closed,
-        Verdict.UNAVAILABLE if closed else Verdict.ALLOWED,
-        Reason.STORE_UNAVAILABLE,
-        rule=closing[0].name if closed and closing else None,
-        retry_after=RETRY_UNAVAILABLE if closed else 0.0,
-        degraded=True,
-    )
+    policy = ask.world.on_failure
+    enforced = [demand.part.rule for demand in asked.demands if not demand.part.rule.shadow]
+    closing = [rule for rule in enforced if (rule.on_failure or policy) == "closed"]
+    if closing or (asked.marks and policy == "closed" and not ask.facts.is_spared):
+        return Decision(
+            False,
+            Verdict.UNAVAILABLE,
+            Reason.STORE_UNAVAILABLE,
+            rule=closing[0].name if closing else None,
+            retry_after=RETRY_UNAVAILABLE,
+            degraded=True,
+        )
+    alone = [demand for demand in asked.demands if (demand.part.rule.on_failure or policy) == "local"]
+    if alone:
+        return _decide_alone(ask, alone, asked.look)
+    memory = ask.facts.memory
+    # Marks alone are left of the question: what its rules have granted stands.
+    return replace(recalled(memory), degraded=True) if memory.decisions and not asked.demands else _OPEN
+
+
+_OPEN = Decision(True, Verdict.ALLOWED, Reason.STORE_UNAVAILABLE, degraded=True)
+
+
+def _decide_alone(ask: Ask, demands: list[Demand], look: bool) -> Decision:
+    """Decide by what this process has granted itself. It charges no log in Redis, so there is nothing to give back."""
+    memory, world = ask.facts.memory, ask.world
+    row = world.local().outage.judge(demands, world.now_us(), world.local_share, look=look)
+    made = judged(row, demands, look=True)
+    results = tuple(replace(result, degraded=True) for result in made.results)
+    decision = replace(made, degraded=True, results=results, charges=[])
+    memory.remember((), decision)
+    if decision.allowed and not look:
+        memory.granted = {**(memory.granted or {}), **{demand.key: demand.cost for demand in demands}}
+    return decision
 
 
 def recalled(memory: Memory) -> Decision:
@@ -202,6 +225,7 @@ def recalled(memory: Memory) -> Decision:
         limit=chosen.limit,
         remaining=chosen.remaining,
         reset_after=chosen.reset_after,
+        degraded=any(result.degraded for result in results),
         results=results,
         charges=memory.charges,
     )

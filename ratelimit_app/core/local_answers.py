@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ratelimit_app.core.deny_cache import DenyCache
+    from ratelimit_app.core.outage import OutageLimits
     from ratelimit_app.core.penalty_box import PenaltyBox
     from ratelimit_app.core.permits import Permits
     from ratelimit_app.core.plans import Part
 
 _SECOND = 1_000_000
-ROUNDING = 1e-6  # seconds: neither an end nor the instant of an answer may come out later than it is
+ROUNDING = 5e-7  # seconds, half of what stamps count in: neither an end nor the instant of an answer may come out later than it is
 LIVES = 20  # a permit lives this part of its period, at most
 # What can never pass is asked for again after this time, so that no denial stays for ever.
 NEVER_PASSES_US = 60 * _SECOND
@@ -32,11 +33,16 @@ _LIMITED, _EXCEEDED = Verdict.LIMITED, Reason.OVER_LIMIT
 
 
 class Local(NamedTuple):
-    """What one process remembers. `penalties`: None when the penalty box is off."""
+    """
+    What one process remembers. `penalties`: None when the penalty box is off.
+
+    `outage`: what it grants by itself while Redis cannot answer.
+    """
 
     denials: DenyCache
     penalties: PenaltyBox | None
     permits: Permits
+    outage: OutageLimits
 
 
 class Asked(NamedTuple):

@@ -12,7 +12,7 @@ from ratelimit_app.core.identity import USER_KINDS, Source, parse_sources
 from ratelimit_app.core.rates import Rate, parse_rates
 
 MODES = ("enforce", "shadow", "off")
-FAILURE_POLICIES = ("open", "closed")
+FAILURE_POLICIES = ("open", "closed", "local")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
 MAX_LEASE = 1_000

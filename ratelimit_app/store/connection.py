@@ -19,11 +19,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
 from ratelimit_app.store.wire import Wire
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def unavailable() -> Iterator[None]:
 def fail(error: BaseException) -> NoReturn:
     """Raise StoreUnavailable for an error of redis-py or the operating system."""
     msg = f"{type(error).__name__}: {error}"
-    raise StoreUnavailable(msg) from error
+    kind = StoreTimeout if isinstance(error, (TimeoutError, RedisTimeoutError)) else StoreUnavailable
+    raise kind(msg) from error
 
 
 class Line(NamedTuple):
@@ -182,7 +184,7 @@ class Connections:
     def _made(self, deadline: float) -> Line:
         if not self._connecting.acquire(timeout=max(deadline - time.monotonic(), 0)):
             msg = "no connection within STORE_TIMEOUT: too many are being made"
-            raise StoreUnavailable(msg)
+            raise StoreTimeout(msg)
         attempt = _Attempt(self)
         threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
         return attempt.wait(deadline)
@@ -264,7 +266,9 @@ class _Attempt:
                 if self._made is None and self._error is None:
                     self._abandoned = True
                     msg = "no connection within STORE_TIMEOUT"
-                    raise StoreUnavailable(msg)
+                    raise StoreTimeout(msg)
+        if isinstance(self._error, StoreTimeout):
+            raise self._error
         if isinstance(self._error, (RedisError, OSError, StoreUnavailable)):
             fail(self._error)
         if self._error is not None:

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, ref
 from redis.exceptions import NoScriptError, ResponseError
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
-from ratelimit_app.store import connection, names, scripts
+from ratelimit_app.core.calls import ScriptCall, StoreTimeout, StoreUnavailable
+from ratelimit_app.store import connection, health, names, scripts
 from ratelimit_app.store.multiplex import Multiplexed
 
 if TYPE_CHECKING:
@@ -27,14 +27,27 @@ class Gateway:
 
     def __init__(self, alias: str) -> None:
         self._connections = connection.Connections(alias)
+        self._breaker = health.breaker(alias)
 
     def call(self, call: ScriptCall) -> Any:
         """
         Run a script and give its reply. A script that the server has lost is sent once with the call.
 
-        Raises StoreUnavailable, within `STORE_TIMEOUT` seconds.
+        Raises StoreUnavailable, within `STORE_TIMEOUT` seconds, and at once while the breaker is open.
         """
-        now = time.monotonic()
+        now, breaker = time.monotonic(), self._breaker
+        if breaker.is_open:
+            health.require(breaker, now)
+        try:
+            reply = self._run(call, now)
+        except StoreUnavailable as error:
+            breaker.failed(now, time.monotonic(), timed_out=isinstance(error, StoreTimeout))
+            raise
+        if breaker.troubled:
+            breaker.succeeded(now)
+        return reply
+
+    def _run(self, call: ScriptCall, now: float) -> Any:
         deadline = now + conf.store_timeout
         try:
             try:
@@ -59,10 +72,27 @@ class AsyncGateway:
     def __init__(self, alias: str) -> None:
         self._connection = Multiplexed(alias)
         self._warming: asyncio.Task[None] | None = None
+        self._breaker = health.breaker(alias)
 
     async def call(self, call: ScriptCall) -> Any:
-        """Run a script and give its reply. Raises StoreUnavailable, within `STORE_TIMEOUT` seconds."""
-        began = time.monotonic()
+        """
+        Run a script and give its reply.
+
+        Raises StoreUnavailable, within `STORE_TIMEOUT` seconds, and at once while the breaker is open.
+        """
+        began, breaker = time.monotonic(), self._breaker
+        if breaker.is_open:
+            health.require(breaker, began)
+        try:
+            reply = await self._run(call, began)
+        except StoreUnavailable as error:
+            breaker.failed(began, time.monotonic(), timed_out=isinstance(error, StoreTimeout))
+            raise
+        if breaker.troubled:
+            breaker.succeeded(began)
+        return reply
+
+    async def _run(self, call: ScriptCall, began: float) -> Any:
         try:
             link = self._connection.link
             if link is None:
@@ -84,7 +114,7 @@ class AsyncGateway:
                     return await link.send(scripts.evaluate(call))
         except TimeoutError as error:
             msg = "no reply within STORE_TIMEOUT"
-            raise StoreUnavailable(msg) from error
+            raise StoreTimeout(msg) from error
         except ResponseError as error:
             connection.fail(error)
 
@@ -154,6 +184,7 @@ def forget() -> None:
     _gateways.clear()
     _async_gateways.clear()
     connection.forget()
+    health.forget()
     names.forget()
 
 

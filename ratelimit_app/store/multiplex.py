@@ -14,7 +14,7 @@ from redis.exceptions import InvalidResponse, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
 from ratelimit_app.store.connection import connection_kwargs
 from ratelimit_app.store.names import addresses
 from ratelimit_app.store.wire import parse
@@ -123,7 +123,7 @@ class Link(asyncio.Protocol):
             first = max(self._failed, self._answered)
             for future in islice(self._waiting, first - self._answered, last - self._answered):
                 if not future.done():
-                    future.set_exception(StoreUnavailable("no reply within STORE_TIMEOUT"))
+                    future.set_exception(StoreTimeout("no reply within STORE_TIMEOUT"))
             self._failed = last
         if silent or self._failed - self._answered > MAX_BEHIND:
             self.end(TimeoutError("nothing was heard since the command was sent"))
@@ -144,7 +144,8 @@ class Link(asyncio.Protocol):
             self._timer.cancel()
         for future in waiting:
             if not future.done():
-                future.set_exception(StoreUnavailable(f"connection lost: {error!r}"))
+                kind = StoreTimeout if isinstance(error, TimeoutError) else StoreUnavailable
+                future.set_exception(kind(f"connection lost: {error!r}"))
         # Not closed politely: a server that hangs would keep what is still to be written, and us with it.
         transport.abort()
         if not self.lost.done():
@@ -201,7 +202,8 @@ class Multiplexed:
         except Exception as failure:  # noqa: BLE001 - a greeting that is none makes the parsers raise what they like
             error = failure
         msg = f"{type(error).__name__}: {error}"
-        raise StoreUnavailable(msg) from error
+        timed_out = isinstance(error, (TimeoutError, RedisTimeoutError))
+        raise (StoreTimeout if timed_out else StoreUnavailable)(msg) from error
 
     async def _link(self, kind: type, kwargs: dict[str, Any]) -> Link:
         """Connect and greet as redis-py does, then speak over its transport."""

@@ -95,7 +95,7 @@ from ratelimit_app.models import BlacklistEntry, Rule
 for policy in {POLICIES!r}:
     Rule.objects.get_or_create(
         name=policy,
-        defaults=dict(route=f"/{{policy}}/", key="ip", rate="{LIMIT}/s", on_failure=policy.replace("local", "open")),
+        defaults=dict(route=f"/{{policy}}/", key="ip", rate="{LIMIT}/s", on_failure=policy),
     )
 BlacklistEntry.objects.get_or_create(kind="ip", value="{BANNED}", defaults=dict(reason="chaos"))
 User.objects.filter(username="admin").exists() or User.objects.create_superuser("admin")

@@ -20,6 +20,7 @@ from ratelimit_app.core.evaluation import evaluate, offences_of
 from ratelimit_app.core.identity import kind_of
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.local_answers import Local
+from ratelimit_app.core.outage import OutageLimits
 from ratelimit_app.core.permits import Permits
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rules import Rule, rule_from_dict
@@ -74,7 +75,7 @@ class StubWorld:
 
     on_failure: str
     frozen: int | None
-    memory: Local = field(default_factory=lambda: Local(DenyCache(0), None, Permits()))
+    memory: Local = field(default_factory=lambda: Local(DenyCache(0), None, Permits(), OutageLimits(0)))
     clock_s: float = 0.0
 
     def local(self) -> Local:
@@ -88,6 +89,11 @@ class StubWorld:
     def now_us(self) -> int:
         """Now, always."""
         return NOW
+
+    @property
+    def local_share(self) -> float:
+        """All of it."""
+        return 1.0
 
     def frozen_now(self) -> int | None:
         """What the script is told."""
@@ -506,7 +512,7 @@ def test_a_denial_when_told_again_to_the_last_is_of_an_instant_before_its_end(
     asked_at: float, now_us: int, wait_us: int
 ) -> None:
     """C50: floats of this size are a quarter of a microsecond apart: an answer must not be told of the very end."""
-    world = StubWorld("open", None, Local(DenyCache(10), None, Permits()), asked_at)
+    world = StubWorld("open", None, Local(DenyCache(10), None, Permits(), OutageLimits(0)), asked_at)
 
     def answered(answer: object = None) -> tuple[Decision, list[Any]]:
         return decide(ask(rule())._replace(world=world), answer)

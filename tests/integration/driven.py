@@ -13,6 +13,7 @@ from ratelimit_app.core.deny_cache import DenyCache
 from ratelimit_app.core.evaluation import evaluate
 from ratelimit_app.core.keys import Keys
 from ratelimit_app.core.local_answers import Local
+from ratelimit_app.core.outage import OutageLimits
 from ratelimit_app.core.permits import Permits
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.snapshot import Snapshot
@@ -55,10 +56,11 @@ class Process:
     penalties: PenaltyBox | None = None
     calls: int = 0
     on_failure: str = "open"
+    local_share: float = 1.0
     memory: Local = field(init=False)
 
     def __post_init__(self) -> None:
-        self.memory = Local(DenyCache(self.size), self.penalties, Permits())
+        self.memory = Local(DenyCache(self.size), self.penalties, Permits(), OutageLimits(0))
 
     def local(self) -> Local:
         """What it remembers."""

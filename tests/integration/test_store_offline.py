@@ -9,15 +9,19 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from ratelimit_app import aacquire, acquire, check, peek, refund, snapshot_cache
+from ratelimit_app import aacquire, acquire, check, local_cache, offences, peek, refund, snapshot_cache
+from ratelimit_app.conf import conf
+from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.decorators import ratelimit
 from ratelimit_app.signals import store_degraded, store_recovered
+from ratelimit_app.store import health
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +42,18 @@ def closed(request: HttpRequest) -> HttpResponse:
     return HttpResponse("passed")
 
 
+@ratelimit(key="ip", rate="3/m", on_failure="local")
+def local(request: HttpRequest) -> HttpResponse:
+    """Answer, limited by this process alone."""
+    return HttpResponse("passed")
+
+
+@ratelimit(key="ip", rate="3/m", on_failure="local")
+async def alocal(request: HttpRequest) -> HttpResponse:
+    """Answer, limited by this process alone, async."""
+    return HttpResponse("passed")
+
+
 @ratelimit(key="ip", rate="3/m", on_failure="closed")
 async def aclosed(request: HttpRequest) -> HttpResponse:
     """Answer, never unlimited, async."""
@@ -54,6 +70,12 @@ class Api(APIView):
         return Response({"passed": True})
 
 
+class LocalApi(Api):
+    """A view whose throttle decides, by this process alone."""
+
+    throttle_scope = "local-api"
+
+
 def plain(request: HttpRequest) -> HttpResponse:
     """Answer; only the middleware limits."""
     return HttpResponse("passed")
@@ -65,6 +87,10 @@ urlpatterns = [
     path("aclosed/", aclosed),
     path("api/", Api.as_view()),
     path("plain/", plain),
+    path("local/", local),
+    path("alocal/", alocal),
+    path("local-plain/", plain),
+    path("local-api/", LocalApi.as_view()),
 ]
 pytestmark = pytest.mark.urls(__name__)
 
@@ -138,6 +164,10 @@ def broken(request: pytest.FixtureRequest, point_at: Any, rules: Any) -> Iterato
         {"rate": "3/m", "name": "closed", "scope": "c", "on_failure": "closed"},
         {"rate": "3/m", "name": "api", "scope": "api", "on_failure": "closed"},
         {"rate": "3/m", "name": "plain", "route": "/plain/", "on_failure": "closed"},
+        {"rate": "3/m", "name": "local", "scope": "l", "on_failure": "local"},
+        {"rate": "3/m", "name": "local-api", "scope": "local-api", "on_failure": "local"},
+        {"rate": "3/m", "name": "local-plain", "route": "/local-plain/", "on_failure": "local"},
+        {"rate": "2/m", "name": "shut", "scope": "mixed", "on_failure": "closed", "mode": "shadow"},
     )
     yield str(request.param)
     if server:
@@ -264,3 +294,138 @@ def test_many_doors_cost_one_timeout(broken: str) -> None:
     for scope in ("o", "c", "api") * 12:
         check(request, scope=scope)
     assert time.monotonic() - started < BUDGET + SLACK
+
+
+LOCAL = ["/local/", "/alocal/", "/local-api/", "/local-plain/"]
+
+
+@pytest.mark.parametrize("url", LOCAL)
+async def test_local_rule_grants_its_limit(broken: str, url: str) -> None:
+    """Every door lets the limit pass and answers 429 with the wait, in refusal, timeout and nonsense alike (C130)."""
+    client = AsyncClient()
+    answers = [await client.get(url) for _ in range(5)]
+    assert [200, 200, 200, 429, 429] == [answer.status_code for answer in answers]
+    assert 1 <= int(answers[-1]["Retry-After"]) <= 60
+    assert "3" == answers[0]["X-RateLimit-Limit"]
+    assert ["2", "1", "0"] == [answer["X-RateLimit-Remaining"] for answer in answers[:3]]
+
+
+@pytest.mark.parametrize("url", LOCAL)
+def test_local_rule_grants_its_limit_under_wsgi(broken: str, url: str) -> None:
+    """The same under WSGI."""
+    assert [200, 200, 200, 429] == [Client().get(url).status_code for _ in range(4)]
+
+
+def test_local_share_is_what_a_process_grants(broken: str, settings: Any) -> None:
+    """LOCAL_SHARE: a third of three is one; each client has its own."""
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "LOCAL_SHARE": 0.34}
+    statuses = [Client(REMOTE_ADDR=f"203.0.113.{n % 2}").get("/local/").status_code for n in range(4)]
+    assert [200, 200, 429, 429] == statuses
+
+
+def test_local_by_setting_is_for_rules_that_do_not_say(broken: str, settings: Any) -> None:
+    """ON_FAILURE = 'local': limits in code too, by every function, charging one request once."""
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "ON_FAILURE": "local"}
+    assert [200, 200, 200, 429] == [Client().get("/by-setting/").status_code for _ in range(4)]
+    decisions = [acquire("user:1", "2/m", group="g") for _ in range(3)]
+    assert [(True, True), (True, True), (False, True)] == [(one.allowed, one.degraded) for one in decisions]
+    assert "limited" == decisions[-1].verdict
+    assert 0 == refund(decisions[0])
+    assert not peek("user:1", "2/m", group="g").allowed
+    request = RequestFactory().get("/")
+    assert [True] * 4 == [check(request, scope="l").allowed for _ in range(4)]
+    assert 2 == check(request, scope="l").remaining
+
+
+async def test_local_async_functions_share_what_a_process_grants(broken: str, settings: Any) -> None:
+    """Threads and loops of a process count together."""
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "ON_FAILURE": "local"}
+    assert (await aacquire("user:1", "2/m", group="g")).allowed
+    assert (await sync_to_async(acquire)("user:1", "2/m", group="g")).allowed
+    decision = await aacquire("user:1", "2/m", group="g")
+    assert (False, True) == (decision.allowed, decision.degraded)
+
+
+def test_policies_of_one_request_are_each_followed(broken: str) -> None:
+    """A closed rule beats a local one, which charges nothing then; an open one is no hindrance."""
+    request = RequestFactory().get("/plain/")
+    shut = check(request)
+    assert "unavailable" == shut.verdict
+    for _ in range(3):
+        assert check(RequestFactory().get("/"), scope="l").allowed
+    denied = check(RequestFactory().get("/"), scope="l")
+    assert ("limited", True, "local") == (denied.verdict, denied.degraded, denied.rule)
+    assert all(result.degraded for result in denied.results)
+
+
+def test_local_denials_are_offences(broken: str) -> None:
+    """Who is turned away by a process alone is turned away all the same."""
+    offences.discard()
+    for _ in range(5):
+        check(RequestFactory().get("/"), scope="l")
+    assert 2 == sum(count for (_, label, _), count in offences._buffer._take().items() if label == "local")
+
+
+def test_known_bans_act_while_redis_is_away(point_at: Any, rules: Any, settings: Any, valkey: Any) -> None:
+    """Who was turned away before the outage is turned away in it, whatever the policy."""
+    rules({"rate": "9/m", "name": "plain"}, marked_kinds=frozenset({"ip"}))
+    valkey.set(conf.keys.mark("ip:127.0.0.1"), "0")
+    assert Client().get("/plain/").status_code == 403
+    port = _free_port()
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": f"redis://127.0.0.1:{port}/0"}}
+    assert Client().get("/plain/").status_code in (200, 403)
+
+
+def test_a_server_that_hangs_costs_one_request_its_budget(point_at: Any, rules: Any) -> None:
+    """C121: the breaker opens at the first timeout; a thousand more decisions ask nothing."""
+    server = Server(b"", hang=True)
+    point_at(server.port)
+    rules({"rate": "3/m", "name": "open"})
+    assert acquire("user:1", "3/m", group="g").degraded
+    before = len(server.accepted)
+    started = time.monotonic()
+    assert all(acquire(f"user:{n}", "3/m", group="g").degraded for n in range(1_000))
+    assert time.monotonic() - started < 100 * BUDGET
+    assert len(server.accepted) - before <= 3
+    server.close()
+
+
+def test_a_probe_finds_redis_again(point_at: Any, rules: Any, settings: Any, valkey: Any) -> None:
+    """C127: when the cool-down is over one request asks, and all others follow; no restart, no signal from outside."""
+    rules({"rate": "3/m", "name": "open"})
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "BREAKER_COOLDOWN": 0.05}
+    breaker = health.breaker(conf.cache)
+    now = time.monotonic()
+    breaker.failed(now, now, timed_out=True)
+    assert acquire("user:1", "3/m", group="g").degraded
+    until = time.monotonic() + 10
+    while acquire("user:1", "3/m", group="g").degraded:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not breaker.is_open
+
+
+def test_an_outage_that_comes_and_goes_is_told_once(rules: Any, caplog: Any, settings: Any) -> None:
+    """A server that reads and cannot write fails one call and answers the next: no line for each of them."""
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "BREAKER_COOLDOWN": 60, "BREAKER_THRESHOLD": 1_000}
+    rules({"rate": "3/m", "name": "open"})
+    for _ in range(5):
+        health.health.failed(StoreUnavailable("READONLY"))
+        assert not acquire("user:1", "300/m", group="g").degraded
+    assert 1 == caplog.text.count("store_degraded")
+    assert 0 == caplog.text.count("store_recovered")
+
+
+def test_what_was_granted_alone_is_forgotten_when_redis_is_back(rules: Any, settings: Any) -> None:
+    """The next outage begins with nothing: Redis has counted meanwhile."""
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "ON_FAILURE": "local", "BREAKER_COOLDOWN": 0.05}
+    rules({"rate": "3/m", "name": "open"})
+    breaker, now = health.breaker(conf.cache), time.monotonic()
+    breaker.failed(now, now, timed_out=True)
+    assert acquire("user:1", "3/m", group="g").degraded
+    assert 1 == len(local_cache.local().outage)
+    until = time.monotonic() + 10
+    while len(local_cache.local().outage):
+        acquire("user:1", "300/m", group="h")
+        assert time.monotonic() < until
+        time.sleep(0.01)

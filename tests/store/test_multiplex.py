@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ratelimit_app import aacquire
-from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
+from ratelimit_app.core.calls import ScriptCall, StoreTimeout, StoreUnavailable
 from ratelimit_app.core.rates import Rate
 from ratelimit_app.store import multiplex
 from ratelimit_app.store.gateway import async_gateway
@@ -291,10 +291,11 @@ async def test_a_caller_when_late_leaves_the_connection_to_the_others(fake: Fake
             first._heard = first._due[-1][0] + 1
             first._sweep()
     done = await asyncio.gather(*calls, return_exceptions=True)
-    assert [StoreUnavailable] * 3 == [type(one) for one in done]
+    assert [StoreTimeout] * 3 == [type(one) for one in done]
     assert (first, 3) == (links.link, len(first._waiting))
     first.data_received(LATE * 3)
     fake.answer = lambda command: GOOD
+    async_gateway()._breaker.succeeded(time.monotonic())
     assert (await adecide(1)).now == 7
 
 
@@ -313,7 +314,7 @@ async def test_a_server_when_far_behind_is_given_up(fake: FakeServer, monkeypatc
     first._heard = first._due[-1][0] + 1
     first._sweep()
     done = await asyncio.gather(*calls, return_exceptions=True)
-    assert [StoreUnavailable] * 3 == [type(one) for one in done]
+    assert [StoreTimeout] * 3 == [type(one) for one in done]
     assert async_gateway()._connection.link is None
 
 
