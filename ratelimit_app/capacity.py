@@ -18,7 +18,7 @@ from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule
 from ratelimit_app.doors import pass_door
-from ratelimit_app.identities import IdentityFacts
+from ratelimit_app.identities import IdentityFacts, named
 from ratelimit_app.store.connection import client, unavailable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _Trial:
         One decision in vain is a moment of a busy machine, and its client is left: Redis may have charged it
         all the same. `PATIENCE` in a row raise StoreUnavailable.
         """
-        facts = IdentityFacts(f"device:capacity-{self.token}-{self.made // ENTRIES}")
+        facts = IdentityFacts(named(f"device:capacity-{self.token}-{self.made // ENTRIES}"))
         door = Door(sender=measure, plan=self.plan)
         decision: Decision = engine.run(pass_door(facts, door))
         if decision.degraded or not decision.charges:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import Address, network_text, parse_address, parse_network
+from ratelimit_app.core.addresses import network_text, parse_address, parse_network
 from ratelimit_app.core.asking import Memory, question
+from ratelimit_app.core.calls import Demand
 from ratelimit_app.core.entries import is_written
 from ratelimit_app.core.identity import (
+    MAX_VALUE,
     IdentityError,
     identity_of,
     is_digest,
@@ -19,6 +22,7 @@ from ratelimit_app.core.identity import (
     parse_named,
     split,
 )
+from ratelimit_app.core.keys import MARK
 from ratelimit_app.normalizing import normalized
 
 if TYPE_CHECKING:
@@ -29,24 +33,69 @@ if TYPE_CHECKING:
     from ratelimit_app.core.snapshot import Snapshot
 
 _READABLE = frozenset({"user", "device", "view", "key"})
+# What is written as it is given, whatever else is done with others.
+_PLAIN = re.compile(rf"(?:{'|'.join(sorted(_READABLE))}):[A-Za-z0-9_.\-]{{1,{MAX_VALUE}}}")
+
+
+class Named:
+    """
+    An identity that code names, read once, with what was worked out for it last.
+
+    `identity`: as the doors write it. `kind`: of one that was given so, in one part; blank: not so simple.
+    `address`: that it names, if it is one: the whole of it, not its network.
+    """
+
+    __slots__ = ("_keys", "_question", "address", "identity", "kind")
+
+    def __init__(self, given: str, identity: str) -> None:
+        self.identity = identity
+        self.kind = kind_of(identity) if given == identity and "+" not in identity else ""
+        is_ip = identity.startswith("ip:")
+        self.address = parse_address(given[3:].partition("/")[0]) if is_ip else None
+        self._keys: tuple[Plan | None, bytes, bytes] = (None, b"", b"")
+        self._question: tuple[Plan | None, frozenset[str], int, Any] = (None, frozenset(), 0, None)
+
+    def keys(self, plan: Plan) -> tuple[bytes, bytes]:
+        """Give the key of a plan's first log, and that of the identity's mark."""
+        of, key, mark = self._keys
+        if of is not plan:
+            base = plan.keys.base(self.identity)
+            key, mark = base + plan.parts[0].name, base + MARK
+            self._keys = (plan, key, mark)
+        return key, mark
+
+    def question(self, plan: Plan, kinds: frozenset[str], units: int) -> Question:
+        """Give the marks, the keys and the demands of these rules."""
+        of, of_kinds, of_units, found = self._question
+        if of is not plan or of_kinds is not kinds or of_units != units:
+            found = self._ask(plan, kinds, units)
+            self._question = (plan, kinds, units, found)
+        return found  # type: ignore[no-any-return]
+
+    def _ask(self, plan: Plan, kinds: frozenset[str], units: int) -> Question:
+        if len(plan.parts) != 1 or not self.kind or self.address is not None:
+            return question(plan, units, self._marks(kinds), lambda _: self.identity)
+        # The usual case: one rate, and an identity that is its own mark.
+        part, (key, mark) = plan.parts[0], self.keys(plan)
+        demands = [Demand(part, self.identity, key, part.cost * units)]
+        return ((self.identity,), [mark, key], demands) if self.kind in kinds else ((), [key], demands)
+
+    def _marks(self, kinds: frozenset[str]) -> Sequence[str]:
+        """Its parts that may be blacklisted."""
+        parts = [part for part in split(self.identity) if kind_of(part) in kinds]
+        return parts if not parts or self.address is None else [*parts, f"ip:{self.address}"]
 
 
 class IdentityFacts:
     """The facts of an identity that code names: itself."""
 
-    __slots__ = ("given", "identity", "memory")
+    __slots__ = ("address", "identity", "memory", "named")
     request = None
     is_spared = False
 
-    def __init__(self, identity: str) -> None:
-        self.given, self.identity = identity, canonical(identity)
+    def __init__(self, named: Named) -> None:
+        self.named, self.identity, self.address = named, named.identity, named.address
         self.memory = Memory()
-
-    @property
-    def address(self) -> Address | None:
-        """The address that the identity names, if it is one: the whole of it, not its network."""
-        is_ip = self.identity.startswith("ip:")
-        return parse_address(self.given[3:].partition("/")[0]) if is_ip else None
 
     def user_identity(self) -> str | None:
         """The identity itself when it is a user's."""
@@ -57,21 +106,8 @@ class IdentityFacts:
         return ()
 
     def question(self, plan: Plan, snapshot: Snapshot, door: Door) -> Question:
-        """Give the marks, the keys and the demands of these rules: the same for all calls of an identity."""
-        return _question(self.given, plan, snapshot.marked_kinds, door.units)
-
-    def marks(self, kinds: frozenset[str]) -> Sequence[str]:
-        """Its parts that may be blacklisted."""
-        identity = self.identity
-        parts = [part for part in split(identity) if kind_of(part) in kinds]
-        address = self.address
-        return parts if not parts or address is None else [*parts, f"ip:{address}"]
-
-
-@lru_cache(maxsize=16_384)
-def _question(given: str, plan: Plan, kinds: frozenset[str], units: int) -> Question:
-    facts = IdentityFacts(given)
-    return question(plan, units, facts.marks(kinds), lambda _: facts.identity)
+        """Give the marks, the keys and the demands of these rules."""
+        return self.named.question(plan, snapshot.marked_kinds, door.units)
 
 
 def resolved(identity: str) -> str:
@@ -113,15 +149,25 @@ def canonical(identity: str) -> str:
 
     Raises ValueError when it is no text, is empty, or names an address that is none.
     """
+    return named(identity).identity
+
+
+def named(identity: str) -> Named:
+    """Read an identity that code names. Raises ValueError as `canonical`."""
     if type(identity) is not str or not identity:
         msg = f"{identity!r} is no identity: expected text such as 'ip:203.0.113.9' or 'user:42'."
         raise ValueError(msg)
-    return _canonical(resolved(identity), conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
+    text = resolved(identity) if conf.normalizers else identity
+    return _named(text, conf.key_secret, conf.ipv4_prefix, conf.ipv6_prefix)
 
 
 @lru_cache(maxsize=16_384)
+def _named(text: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int) -> Named:
+    return Named(text, _canonical(text, secret, ipv4_prefix, ipv6_prefix))
+
+
 def _canonical(identity: str, secret: bytes, ipv4_prefix: int, ipv6_prefix: int) -> str:
-    if identity == "global":
+    if identity == "global" or _PLAIN.fullmatch(identity):
         return identity
     parts = _parts(identity)
     if len(parts) > 1:

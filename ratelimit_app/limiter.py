@@ -18,7 +18,7 @@ from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.rates import MAX_LIMIT, parse_rates
 from ratelimit_app.core.rules import Rule, check_limits
 from ratelimit_app.doors import pass_door
-from ratelimit_app.identities import IdentityFacts, canonical, resolved
+from ratelimit_app.identities import IdentityFacts, canonical, named, resolved
 from ratelimit_app.repeats import denied_again
 from ratelimit_app.requests import facts_of
 from ratelimit_app.store.connection import client, unavailable
@@ -87,8 +87,8 @@ def _ask(  # noqa: PLR0913, PLR0917 - what the four functions take
     except TypeError as error:
         msg = f"rate={rate!r}, group={group!r}, cost={cost!r}: expected text, text and a whole number ({error})."
         raise ValueError(msg) from error
-    identity = resolved(identity)
-    return denied_again(door, identity) or pass_door(IdentityFacts(identity), door)
+    who = named(identity)
+    return denied_again(door, who) or pass_door(IdentityFacts(who), door)
 
 
 async def _aresolved(identity: str) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ratelimit_app import local_cache, offences, snapshot_cache
 from ratelimit_app.conf import conf
-from ratelimit_app.core.identity import kind_of
-from ratelimit_app.core.keys import MARK
 from ratelimit_app.core.local_answers import again
-from ratelimit_app.identities import canonical
 from ratelimit_app.signals import request_denied
 
 if TYPE_CHECKING:
@@ -18,22 +14,22 @@ if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.deny_cache import Denial
     from ratelimit_app.core.local_answers import Local
-    from ratelimit_app.core.plans import Plan
+    from ratelimit_app.identities import Named
 
 
-def denied_again(door: Door, identity: str) -> Decision | None:
+def denied_again(door: Door, named: Named) -> Decision | None:
     """
     Answer, in a fraction of the flow's time, what it would answer to an identity denied before; None: ask the flow.
 
     `door`: of a call in code. Whatever the order of a decision puts before its one rate is left to the flow.
     """
     plan, local = door.plan, local_cache.local()
-    if plan is None or len(plan.parts) != 1 or type(identity) is not str:
+    if plan is None or len(plan.parts) != 1 or not named.kind:
         return None
-    kind, key, mark = _named(identity, plan)
+    key, mark = named.keys(plan)
     now = snapshot_cache.clock()
     denial = local.denials.peek(key, now)
-    if denial is None or door.look or not _is_alone(local, denial, kind, mark):
+    if denial is None or door.look or not _is_alone(local, denial, named.kind, mark):
         return None
     part = plan.parts[0]
     if denial.definition != part.definition or denial.cost != door.units:
@@ -51,12 +47,3 @@ def _is_alone(local: Local, denial: Denial, kind: str, mark: bytes) -> bool:
     listed = snapshot.allowed_networks or snapshot.networks if kind == "ip" else snapshot.allowed_users
     is_marked = kind in snapshot.marked_kinds and denial.identity not in denial.marks
     return not (listed or is_marked) and local.denials.peek(mark, 0.0) is None
-
-
-@lru_cache(maxsize=16_384)
-def _named(identity: str, plan: Plan) -> tuple[str, bytes, bytes]:
-    """Give the kind of an identity, the key of a plan's only log, and that of its mark; no key: not so simple."""
-    if identity != canonical(identity) or "+" in identity:
-        return "", b"", b""
-    base = plan.keys.base(identity)
-    return kind_of(identity), base + plan.parts[0].name, base + MARK

@@ -17,7 +17,7 @@ from ratelimit_app.core.outage import OutageLimits
 from ratelimit_app.core.permits import Permits
 from ratelimit_app.core.plans import Plan
 from ratelimit_app.core.snapshot import Snapshot
-from ratelimit_app.identities import IdentityFacts
+from ratelimit_app.identities import IdentityFacts, named
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
@@ -79,7 +79,7 @@ class Process:
     def ask(self, identity: str, *rules: Rule, cost: int = 1, look: bool = False) -> Decision:
         """Decide one request of an identity that the caller names."""
         door = Door(sender=None, units=cost, look=look)
-        facts = IdentityFacts(identity)
+        facts = IdentityFacts(named(identity))
         ask = Ask(facts, door, Plan(rules, self.keys), Snapshot(), self)
         decision: Decision = engine.run(self._counting(ask))
         return decision
