@@ -9,6 +9,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.contrib.contenttypes.models import ContentType
 from django.utils import timezone
 
 from ratelimit_app import lists, local_cache, offences, snapshot_cache
@@ -18,7 +20,14 @@ from ratelimit_app.core.addresses import parse_address
 from ratelimit_app.core.calls import Demand, ScriptCall, StoreUnavailable, read_reply
 from ratelimit_app.core.entries import holding
 from ratelimit_app.core.escalation import Ladder, Step
-from ratelimit_app.core.explanation import Explanation, Listing, Offences, Remembered, Window
+from ratelimit_app.core.explanation import (
+    Change,
+    Explanation,
+    Listing,
+    Offences,
+    Remembered,
+    Window,
+)
 from ratelimit_app.core.identity import IdentityError, kind_of, split
 from ratelimit_app.core.local_answers import box_of
 from ratelimit_app.core.plans import Plan, argument
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
 
 _FALLING_BACK = frozenset({"user", "device", "session", "header", "cookie", "param", "field"})
 _SECOND = 1_000_000
+MAX_CHANGES = 100
 WAIT_S = 2.0  # for the rules, in a process that has only just started
 
 
@@ -63,6 +73,7 @@ def explain(identity: str) -> Explanation:
         windows=windows,
         joined=tuple(joined),
         listings=tuple(_listings(listed)),
+        history=tuple(_history(listed)),
         offences=done,
         remembered=tuple(_remembered(demands, listed)),
         unknown=tuple(unknown),
@@ -193,6 +204,23 @@ def _level(row: Any, policy: Any) -> int:
         decay_period=policy.decay_period,
     )
     return ladder.level_at(Step(level, row.expires_at.timestamp()), timezone.now().timestamp())
+
+
+def _history(listed: list[tuple[str, str]]) -> Iterator[Change]:
+    """Give what was done in the admin, where it is installed; entries that were deleted are named there still."""
+    if not apps.is_installed("django.contrib.admin"):
+        return
+    models = {
+        ContentType.objects.get_for_model(model).pk: model for model in (BlacklistEntry, AllowlistEntry)
+    }
+    names = [f"{kind}:{value}" for kind, value in listed]
+    rows = apps.get_model("admin", "LogEntry").objects.filter(
+        content_type_id__in=models, object_repr__in=names
+    )
+    for row in rows.select_related("user").order_by("action_time", "pk")[:MAX_CHANGES]:
+        of = models[row.content_type_id]._meta.verbose_name  # noqa: SLF001 - Django's documented name
+        what = f"{of}: {row.get_change_message() or row.get_action_flag_display()}"
+        yield Change(at=row.action_time, by=row.user.get_username(), what=what)
 
 
 def _banned_until(listed: list[tuple[str, str]]) -> str:

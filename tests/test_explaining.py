@@ -117,6 +117,21 @@ def test_lists_when_explained_hold_rows_networks_and_what_has_ended() -> None:
     assert "never" == explain("ip:203.0.113.0/24").banned_until
 
 
+def test_what_was_done_in_the_admin_when_explained_outlives_the_entry(admin_client: Client) -> None:
+    """Who banned somebody and who lifted it stays known when the row is gone."""
+    data = {"kind": "ip", "value": "203.0.113.9", "reason": "scraping"}
+    assert admin_client.post("/admin/ratelimit_app/blacklistentry/add/", data).status_code == 302
+    entry = BlacklistEntry.objects.get()
+    url = f"/admin/ratelimit_app/blacklistentry/{entry.pk}/delete/"
+    assert admin_client.post(url, {"post": "yes"}).status_code == 302
+    found = explain(WHO)
+    assert () == found.listings
+    assert ["admin", "admin"] == [change.by for change in found.history]
+    assert "Added" in found.history[0].what
+    assert "blacklist entry" in found.history[1].what
+    assert "in the admin:" in str(found)
+
+
 @pytest.mark.usefixtures("_published")
 def test_a_promotion_when_explained_has_offences_level_and_evidence() -> None:
     """What it did, how far it has climbed, and the reason that was written down."""

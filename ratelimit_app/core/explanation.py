@@ -54,6 +54,15 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What somebody did in the admin to an entry of this identity, which may be gone since."""
+
+    at: datetime
+    by: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offences:
     """Denials by one rule, or by a group in code (`@group`), that promotion can still count."""
 
@@ -86,6 +95,7 @@ class Explanation:
     windows: tuple[Window, ...] = ()
     joined: tuple[str, ...] = ()
     listings: tuple[Listing, ...] = ()
+    history: tuple[Change, ...] = ()
     offences: tuple[Offences, ...] = ()
     remembered: tuple[Remembered, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -115,6 +125,8 @@ def _lines(found: Explanation) -> Iterator[str]:
     yield from _part("in Redis", [] if any(text.startswith("Redis") for text in found.unknown) else [ban])
     for of in ("allowlist", "blacklist"):
         yield from _part(of, [_listing(row) for row in found.listings if row.of == of])
+    if found.history:
+        yield from _part("in the admin", [f"{row.at}, {row.by}: {row.what}" for row in found.history])
     windows = [_window(row) for row in found.windows]
     yield from _part("rules", [*windows, *(f"{rule} (asks for the whole of it)" for rule in found.joined)])
     yield from _part(
