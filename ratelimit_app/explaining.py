@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratelimit_app.core.rules import Rule
+    from ratelimit_app.models import Entry
 
 _FALLING_BACK = frozenset({"user", "device", "session", "header", "cookie", "param", "field"})
 _SECOND = 1_000_000
@@ -210,7 +211,7 @@ def _history(listed: list[tuple[str, str]]) -> Iterator[Change]:
     """Give what was done in the admin, where it is installed; entries that were deleted are named there still."""
     if not apps.is_installed("django.contrib.admin"):
         return
-    models = {
+    models: dict[int | None, type[Entry]] = {
         ContentType.objects.get_for_model(model).pk: model for model in (BlacklistEntry, AllowlistEntry)
     }
     names = [f"{kind}:{value}" for kind, value in listed]
