@@ -17,7 +17,10 @@ def known_user_of(request: Any) -> str | None:
     held = request.__dict__
     # Django keeps whom its lazy user has found; DRF and others put a user there that is none of Django's lazy ones.
     user = held.get("_cached_user") or held.get("_acached_user") or held.get("user")
-    return None if isinstance(user, LazyObject) else _user_pk(user)
+    if isinstance(user, LazyObject) or not getattr(user, "is_authenticated", False):
+        return None
+    pk = getattr(user, "pk", None)  # whatever a project has put there
+    return None if pk is None else str(pk)
 
 
 async def auser_of(request: Any) -> str | None:

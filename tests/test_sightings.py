@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.test import AsyncClient, Client, RequestFactory
 from rest_framework.authtoken.models import Token
 
@@ -100,6 +100,9 @@ def test_a_request_when_its_user_is_known_is_noted_without_a_query(
     assert visitors.known_user_of(request) is None
     request.user = user
     assert str(user.pk) == visitors.known_user_of(request)
+    for odd in (None, "somebody", 7, {}, object(), AnonymousUser()):
+        request.user = odd  # type: ignore[assignment]
+        assert visitors.known_user_of(request) is None
 
 
 @pytest.mark.django_db(transaction=True)
