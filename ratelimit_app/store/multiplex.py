@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # A server that answers, but is this many calls behind what anybody still waits for, will not catch up.
 MAX_BEHIND = 10_000
-_SYNC_ONLY = ("retry", "parser_class", "connection_pool", "socket_timeout", "event_dispatcher")
+_SYNC_ONLY = ("retry", "parser_class", "socket_timeout", "event_dispatcher")
 
 
 class Link(asyncio.Protocol):
@@ -234,6 +234,11 @@ class Multiplexed:
 
 async def _ways(kind: type, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
     """Give the arguments for each address of the server."""
+    sentinels = kwargs.pop("connection_pool", None)
+    if sentinels is not None:
+        # redis-py's own way of asking them is for threads; the name that they give may have to be resolved too.
+        host, port = await asyncio.to_thread(sentinels.get_master_address)
+        kwargs = kwargs | {"host": host, "port": port}
     if "host" not in kwargs:
         return [kwargs]
     found = await addresses(kwargs["host"], kwargs.get("port", 0))

@@ -58,6 +58,7 @@ def answered(now: int) -> float:
         except StoreUnavailable:
             if time.monotonic() > until:
                 raise
+            time.sleep(0.01)
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> None:

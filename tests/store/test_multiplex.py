@@ -51,6 +51,7 @@ async def answered(now: int) -> float:
         except StoreUnavailable:
             if time.monotonic() > until:
                 raise
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
