@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,8 @@ def test_the_documented_user_when_everything_is_done_is_refused_nothing(
     assert () == explain("ip:203.0.113.9").unknown
     assert reset("user:1") > 0
     assert warm_up(2) == 2
-    call_command("ratelimit_warmup", stdout=StringIO())
+    with suppress(SystemExit):  # no process of a site is there to be counted
+        call_command("ratelimit_warmup", stdout=StringIO())
     call_command("ratelimit_doctor", "--capacity", stdout=StringIO())
     refused = [entry["object"] for entry in valkey.execute_command("ACL", "LOG")]
     assert [] == refused
