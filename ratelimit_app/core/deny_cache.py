@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ratelimit_app.core.soonest_table import SoonestTable, anywhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class Denial(NamedTuple):
@@ -15,8 +15,9 @@ class Denial(NamedTuple):
     Say what was denied: a rule's answer for one identity, or a ban (`definition` empty, `until` inf: for good).
 
     `until` and `reset` are seconds on this process's monotonic clock, and `epoch_us` is what makes the server's
-    microseconds of them, so that an instant of a local answer never comes after `until` by the server's clock. It holds for `cost` or a greater one, under
-    the rule's `definition`, while none of `marks` (the blacklist marks found clean with it) is set.
+    microseconds of them, so that an instant of a local answer never comes after `until` by the server's clock. It
+    holds for `cost` or a greater one, under the rule's `definition`, while none of `marks` (the blacklist marks found
+    clean with it) is set, and beside rules that Redis has met as they are: `settled`, definitions by name.
     """
 
     until: float
@@ -27,6 +28,7 @@ class Denial(NamedTuple):
     remaining: int
     reset: float
     epoch_us: float = 0.0
+    settled: Mapping[bytes, bytes] = {}
 
 
 class Counters(NamedTuple):

@@ -149,7 +149,8 @@ def _question(ask: Ask, look: bool) -> tuple[Asked, ScriptCall | None]:
         told = argument(len(marks), list(_told(demands)), look)
     else:
         told = plan.argument(len(marks), door.units, look)
-    asked = Asked(marks, words, demands, world.clock(), world.local().denials.generation, look)
+    generation = world.local().denials.generation
+    asked = Asked(marks, words, demands, plan.definitions, world.clock(), generation, look)
     return asked, _call(ask, asked, told) if words else None
 
 

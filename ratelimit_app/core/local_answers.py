@@ -3,6 +3,8 @@ What a process answers by itself: bans and denials that Redis has told it, until
 
 A denial is remembered from before its call was sent, on the process's own clock, so that it never outlives what
 Redis would say. Until then only a refund, a reset or an unblock can make room, and those are told to every process.
+What a rule finds of its form before a change is charged anew at the first call after it, be it denied by another rule:
+a denial therefore answers for no rule that was not asked with it as it is now.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ratelimit_app.core.decision import Decision, Reason, Telling, Verdict, quic
 from ratelimit_app.core.deny_cache import Denial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ratelimit_app.core.deny_cache import DenyCache
     from ratelimit_app.core.outage import OutageLimits
@@ -49,13 +51,15 @@ class Asked(NamedTuple):
     """
     A question to Redis, and what the process knew when it was made.
 
-    `words`: the keys of the marks, and then of the demands. `at`: seconds on the process's own clock.
-    `generation`: of the deny cache. `look`: a look is neither answered from memory nor remembered.
+    `words`: the keys of the marks, and then of the demands. `definitions`: of all rules of the door, by name. `at`:
+    seconds on the process's own clock. `generation`: of the deny cache. `look`: a look is neither answered from memory
+    nor remembered.
     """
 
     marks: Sequence[str]
     words: list[bytes]
     demands: list[Demand]
+    definitions: Mapping[bytes, bytes]
     at: float
     generation: int
     look: bool = False
@@ -121,7 +125,7 @@ def _held(local: Local, demand: Demand, asked: Asked, clock_us: Callable[[], int
         return ()
     row: tuple[float, ...] = ()
     denial = local.denials.find(demand.key, asked.at)
-    if denial is not None and _answers(denial, demand, asked.marks):
+    if denial is not None and _answers(denial, demand, asked):
         row = _row(denial, demand.part, asked.at)
     boxed = None if local.penalties is None else local.penalties.boxed_until(box_of(demand), asked.at)
     if boxed is None or 0 < demand.part.rule.ends_us <= clock_us():
@@ -145,9 +149,9 @@ def box_of(demand: Demand) -> bytes:
     return demand.key + demand.part.definition
 
 
-def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
+def _answers(denial: Denial, demand: Demand, asked: Asked) -> bool:
     """
-    Whether a denial holds for a demand: for its cost, or for a greater one that could ever pass.
+    Whether a denial holds for a demand of a question: for its cost, or for a greater one that could ever pass.
 
     Of a greater one it tells the least that has to be waited.
     """
@@ -155,7 +159,8 @@ def _answers(denial: Denial, demand: Demand, marks: Sequence[str]) -> bool:
     return (
         denial.definition == part.definition
         and (denial.cost == cost or denial.cost < cost <= part.most)
-        and denial.marks.issuperset(marks)
+        and denial.marks.issuperset(asked.marks)
+        and (denial.settled is asked.definitions or asked.definitions.items() <= denial.settled.items())
     )
 
 
@@ -181,7 +186,11 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
         wait = _certain(demand.part, retry, row[2])
         if wait > 0:
             until, empty = asked.at + wait / _SECOND - ROUNDING, asked.at + reset / _SECOND
-            part = demand.part
+            part, before = demand.part, local.denials.peek(demand.key, asked.at)
+            settled = asked.definitions
+            if before is not None and before.settled is not settled:
+                # Who is denied at several doors is answered at all of them.
+                settled = {**before.settled, **settled}
             denial = Denial(
                 until,
                 demand.cost,
@@ -191,5 +200,6 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
                 int(remaining),
                 empty,
                 row[2] - asked.at * _SECOND,
+                settled,
             )
             local.denials.put(demand.key, denial, asked.generation)

@@ -47,9 +47,9 @@ class Part(NamedTuple):
 
 
 class Plan:
-    """The rules that one door decides together, and what they come to."""
+    """The rules that one door decides together, and what they come to. `definitions`: of its parts, by their names."""
 
-    __slots__ = ("_arguments", "_asked", "keys", "leased", "parts", "rules")
+    __slots__ = ("_arguments", "_asked", "definitions", "keys", "leased", "parts", "rules")
 
     def __init__(self, rules: Sequence[Rule], keys: Keys) -> None:
         self.rules = tuple(rules)
@@ -59,6 +59,9 @@ class Plan:
             for rule in rules
             for number, rate in enumerate(rule.rates)
         )
+        self.definitions: dict[bytes, bytes] = {}
+        for part in self.parts:  # rules of a group that take turns have one name
+            self.definitions[part.name] = self.definitions.get(part.name, b"") + part.definition
         self.leased = any(rule.lease for rule in rules)
         self._arguments: dict[tuple[int, int, bool], bytes] = {}
         self._asked: tuple[Snapshot | None, bool, tuple[str, ...]] = (None, False, ())

@@ -145,6 +145,27 @@ def test_a_decision_when_remembered_is_that_of_redis(
     _run(pair, steps, second)
 
 
+def test_a_rule_when_changed_beside_a_denial_meets_redis_at_once(valkey: Any) -> None:
+    """C155: what a rule finds of its former self is charged at the first call after the change, with or without us."""
+    pair, second = Pair(valkey), rule("slow", rate="4/10s")
+    pair.rules = (rule(rate="5/s", algorithm="fixed_window"), second)
+    assert [True, False] == [pair.ask("user:1", cost)[0].allowed for cost in (3, 2)]
+    pair.clock.us += 10 * SECOND - 1
+    pair.rules = (rule(rate="3/10s", algorithm="gcra"), second)
+    for wait, calls in ((0, 3), (0, 3), (1, 4)):
+        pair.clock.us += wait
+        one, other = pair.ask("user:1", 2 - wait)
+        assert (other.verdict, calls) == (one.verdict, pair.remembering.calls)
+
+
+def test_a_denial_when_met_at_several_doors_is_remembered_for_all(valkey: Any) -> None:
+    """One door's rules do not make a process forget what it knows of another's."""
+    process, limited = Process(Clock(), new_keys()), rule(rate="1/h")
+    doors = ((limited, rule("basket", rate="5/h")), (limited, rule("catalogue", rate="5/h")))
+    answers = [process.ask("user:1", *doors[n]).allowed for n in (0, 0, 1, 0, 1, 1, 0)]
+    assert ([True] + [False] * 6, 3) == (answers, process.calls)
+
+
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_a_denial_when_repeated_costs_no_call_until_its_instant(valkey: Any, algorithm: str) -> None:
     """C157: every algorithm names an instant; one microsecond before it the process still answers, at it Redis does."""
