@@ -19,7 +19,7 @@ from ratelimit_app.core.rates import RateError, parse_rates
 from ratelimit_app.limits import decorating
 from ratelimit_app.models import Rule
 from ratelimit_app.normalizing import load
-from ratelimit_app.store.connection import BACKEND as CACHE_BACKEND
+from ratelimit_app.store.aliases import BACKEND as CACHE_BACKEND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

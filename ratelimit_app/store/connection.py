@@ -1,9 +1,4 @@
-"""
-Connections of the limiter's own, made from a django-redis alias.
-
-django-redis keys its pools by URL alone and redis-py's timeouts are not a limiter's, so the alias's location and
-options are given to the alias's own connection factory class with a pool registry and timeouts of ours.
-"""
+"""Connections of the limiter's own: the client of an alias, and the idle connections that carry script calls."""
 
 from __future__ import annotations
 
@@ -14,17 +9,13 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
-from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.maint_notifications import MaintNotificationsConfig
-from redis.retry import Retry
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
+from ratelimit_app.store.aliases import connect
 from ratelimit_app.store.wire import Wire
 
 if TYPE_CHECKING:
@@ -33,8 +24,6 @@ if TYPE_CHECKING:
     import redis
 
 
-BACKEND = "django_redis.cache.RedisCache"
-FACTORY = "django_redis.pool.ConnectionFactory"
 POLL_AFTER = 1.0
 MAX_CONNECTING = 32
 _clients: dict[tuple[str, int], Any] = {}
@@ -52,36 +41,11 @@ def client(alias: str | None = None) -> redis.Redis:
     found = clients.get((alias, os.getpid()))
     if found is None:
         try:
-            found = clients[(alias, os.getpid())] = _connect(alias)
+            found = clients[(alias, os.getpid())] = connect(alias)
         except (ImproperlyConfigured, ImportError, ValueError, TypeError, KeyError) as error:
             msg = f"the cache alias {alias!r} gives no Redis client: {error}"
             raise StoreUnavailable(msg) from error
     return found  # type: ignore[no-any-return]
-
-
-def _connect(alias: str) -> Any:
-    cache = settings.CACHES.get(alias)
-    if cache is None or cache.get("BACKEND") != BACKEND:
-        msg = f"CACHES[{alias!r}] is no {BACKEND}"
-        raise ImproperlyConfigured(msg)
-    options: dict[str, Any] = dict(cast("dict[str, Any]", cache.get("OPTIONS", {})))
-    ours: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
-    ours |= {"socket_timeout": conf.store_timeout, "socket_connect_timeout": conf.store_timeout}
-    # redis-py refuses these notices with its RESP2 parser, and a script call has no use for them.
-    ours |= {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
-    options |= {"CONNECTION_POOL_KWARGS": {**options.get("CONNECTION_POOL_KWARGS", {}), **ours}}
-    options |= {"SOCKET_TIMEOUT": conf.store_timeout, "SOCKET_CONNECT_TIMEOUT": conf.store_timeout}
-    options |= {"REDIS_CLIENT_KWARGS": {}}
-    path: Any = options.get("CONNECTION_FACTORY") or getattr(
-        settings, "DJANGO_REDIS_CONNECTION_FACTORY", FACTORY
-    )
-    factory = type("LimiterConnectionFactory", (import_string(str(path)),), {"_pools": {}})
-    location: Any = cache["LOCATION"]
-    url = location.split(",")[0] if isinstance(location, str) else location[0]
-    made = factory(options).connect(url)
-    # Once more: what the URL says (`?socket_timeout=5`) wins over the options. Connections take none of the pool's.
-    made.connection_pool.connection_kwargs.update(ours)
-    return made
 
 
 def connection_kwargs(alias: str) -> tuple[type, dict[str, Any]]:

@@ -12,11 +12,12 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import SentinelManagedConnection
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
 from ratelimit_app.store.connection import connection_kwargs
-from ratelimit_app.store.names import addresses
+from ratelimit_app.store.names import addresses, aside
 from ratelimit_app.store.wire import parse
 
 if TYPE_CHECKING:
@@ -190,10 +191,9 @@ class Multiplexed:
 
     async def _connect(self) -> Link:
         kind, kwargs = connection_kwargs(self._alias)
-        kwargs = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
-        kind = _async_class(kind)
         error: Exception = OSError("the name has no address")
         try:
+            kind, kwargs = await _server(kind, kwargs)
             for each in await _ways(kind, kwargs):
                 try:
                     return await self._link(kind, each)
@@ -230,6 +230,15 @@ class Multiplexed:
         """Let go of the connection; who waits is told. For the thread of the loop."""
         if self.link is not None:
             self.link.end(None)
+
+
+async def _server(kind: type, kwargs: dict[str, Any]) -> tuple[type, dict[str, Any]]:
+    """Give the class and arguments that an event loop needs; sentinels are asked who the primary is."""
+    ours = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
+    if issubclass(kind, SentinelManagedConnection):
+        host, port = await aside(kwargs["connection_pool"].get_master_address)
+        ours |= {"host": host, "port": port}
+    return _async_class(kind), ours
 
 
 async def _ways(kind: type, kwargs: dict[str, Any]) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def test_a_client_when_asked_for_again_is_the_same(settings: Any) -> None:
 
 def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: Any, monkeypatch: Any) -> None:
     """Another thread that began with the old settings does not leave its client to those that have the new ones."""
-    connect = connection._connect
+    connect = connection.connect
 
     def overtaken(alias: str) -> Any:
         made = connect(alias)
@@ -56,7 +56,7 @@ def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: An
         return made
 
     connection.forget()
-    monkeypatch.setattr(connection, "_connect", overtaken)
+    monkeypatch.setattr(connection, "connect", overtaken)
     late = client()
     monkeypatch.undo()
     assert late is not client()
