@@ -55,7 +55,9 @@ def wait_until(holds: Callable[[], Any], what: str) -> None:
 class Server:
     """A server without persistence; `more`: lines of its configuration, `arguments`: what follows its file."""
 
-    def __init__(self, *more: str, arguments: tuple[str, ...] = (), tls: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, *more: str, arguments: tuple[str, ...] = (), tls: dict[str, Any] | None = None
+    ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="rl-server-"))
         self.port, self._arguments, self._tls = free_port(), arguments, tls or {}
         listening = ("port 0", f"tls-port {self.port}") if tls else (f"port {self.port}",)
@@ -71,7 +73,11 @@ class Server:
 
     def admin(self, **options: Any) -> Any:
         """Give a client that waits, and tries once."""
-        given = {"socket_timeout": 10, "retry": ONCE, "decode_responses": True} | self._tls | options
+        given = (
+            {"socket_timeout": 10, "retry": ONCE, "decode_responses": True, "driver_info": None}
+            | self._tls
+            | options
+        )
         return closing(redis.Redis(HOST, self.port, **given))
 
     def ask(self, *words: Any) -> Any:

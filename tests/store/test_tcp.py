@@ -121,7 +121,9 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     _openssl(home, "req -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.crt", NEW)
     for name, more in (("server", "-addext subjectAltName=IP:127.0.0.1"), ("client", "")):
         _openssl(home, f"req -subj /CN={name} -keyout {name}.key -out {name}.csr", NEW, more)
-        _openssl(home, f"x509 -req -days 2 -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial", COPY, name)
+        _openssl(
+            home, f"x509 -req -days 2 -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial", COPY, name
+        )
         both = (home / f"{name}.key").read_text() + (home / f"{name}.crt").read_text()
         (home / f"{name}.pem").write_text(both)
     return Papers(home / "ca.crt", home / "server.pem", home / "client.pem")
@@ -181,8 +183,12 @@ async def test_aacquire_over_tls_is_decided_by_redis(tls: Callable[..., None]) -
     async_gateway().close()
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # asyncio says good-bye longer than its loop lives
-@pytest.mark.parametrize("wrong", [{"with_client": False}, {"name": "limiter:guessed"}, {"name": "nobody:secret"}])
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning"
+)  # asyncio says good-bye longer than its loop lives
+@pytest.mark.parametrize(
+    "wrong", [{"with_client": False}, {"name": "limiter:guessed"}, {"name": "nobody:secret"}]
+)
 def test_a_server_over_tls_when_it_does_not_know_the_client_decides_nothing(
     tls: Callable[..., None], wrong: dict[str, Any]
 ) -> None:
