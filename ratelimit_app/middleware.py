@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
-from ratelimit_app import engine
+from ratelimit_app import engine, sightings
 from ratelimit_app.authentication import serving
+from ratelimit_app.conf import conf
 from ratelimit_app.core.asking import Door
+from ratelimit_app.core.identity import Source, identity_of
 from ratelimit_app.doors import pass_door
 from ratelimit_app.exceptions import BodyTooLarge, Ratelimited
 from ratelimit_app.requests import RequestFacts, facts_of
 from ratelimit_app.responses import add_headers, denial, too_large
+from ratelimit_app.visitors import known_user_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
     from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.evaluation import Flow
+
+_USER = Source("user")
 
 
 class RateLimitMiddleware:
@@ -128,4 +133,13 @@ def _finished(facts: RequestFacts, response: HttpResponseBase) -> HttpResponseBa
     if (refused := raised or facts.refused) is not None:
         response = _denial(facts, refused)
     add_headers(response, facts.memory)
+    _note(facts)
     return response
+
+
+def _note(facts: RequestFacts) -> None:
+    """Note who was there, where that is known, for the guards of promotion."""
+    client = facts.client
+    if client is not None and conf.enabled:
+        user = known_user_of(facts.request)
+        sightings.note(client.network, None if user is None else identity_of(_USER, user, conf.key_secret))

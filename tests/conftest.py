@@ -49,11 +49,14 @@ def valkey() -> Any:
 @pytest.fixture(autouse=True)
 def _clean_slate(valkey: Any) -> None:
     """Begin each test with an empty server and a process that knows nothing and publishes nothing by itself."""
-    from ratelimit_app import local_cache, offences, snapshot_cache
+    from ratelimit_app import local_cache, offences, sightings, snapshot_cache
     from ratelimit_app.conf import conf
     from ratelimit_app.store import health
 
     offences.discard()
+    sightings.forget()
+    # Some tests look at every key.
+    sightings._sightings._periodic.start = lambda: None  # type: ignore[method-assign]
     local_cache.forget(None)
     valkey.flushall()
     conf.forget()

@@ -57,7 +57,7 @@ class PromotionPolicyAdmin(ModelAdmin):
         ("Who", {"fields": ("rules", "kinds")}),
         ("When", {"fields": ("threshold", "find_period")}),
         ("How long", {"fields": ("block_period", "factor", "max_block_period", "decay_period")}),
-        ("Emergency brake", {"fields": ("max_blocks_per_run",)}),
+        ("Emergency brake", {"fields": ("max_blocks_per_run", "max_share", "max_users")}),
     )
 
     def save_model(self, request: HttpRequest, obj: PromotionPolicy, form: Any, change: bool) -> None:

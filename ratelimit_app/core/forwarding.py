@@ -18,7 +18,7 @@ FORWARDED = "forwarded"
 # An edge writes one address into these, in place of whatever came; two of them are not its work.
 SINGLE_VALUED = frozenset(
     {
-        "cf-connecting-ip", "cf-connecting-ipv6", "cf-pseudo-ipv4", "cloudfront-viewer-address", "fastly-client-ip",
+        "cf-connecting-ip", "cf-connecting-ipv6", "cf-pseudo-ipv4", "fastly-client-ip",
         "fly-client-ip", "client-ip", "true-client-ip", "x-appengine-user-ip", "x-azure-clientip", "x-azure-socketip",
         "x-client-ip", "x-cluster-client-ip", "x-envoy-external-address", "x-nf-client-connection-ip", "x-real-ip",
         "x-vercel-forwarded-for",

@@ -32,6 +32,19 @@ class PromotionPolicy(models.Model):
     max_blocks_per_run = models.PositiveIntegerField(
         default=100, help_text="A run that would ban more than so many stops there and raises an alert."
     )
+    max_share = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="Of the addresses seen within an hour or two, the part that may be banned within an hour, "
+        "such as 0.05. Blank: no cap.",
+    )
+    max_users = models.PositiveIntegerField(
+        default=100,
+        null=True,
+        blank=True,
+        help_text="An address behind which so many signed-in users were seen within an hour or two is not banned. "
+        "Blank: it is.",
+    )
     dry_run = models.BooleanField(default=False, help_text="Report who would be banned; ban nobody.")
 
     objects = PublishedManager()
@@ -53,6 +66,16 @@ class PromotionPolicy(models.Model):
             models.CheckConstraint(condition=Q(factor__gte=1), name="ratelimit_policy_factor"),
             models.CheckConstraint(condition=Q(max_blocks_per_run__gte=1), name="ratelimit_policy_blocks"),
             models.CheckConstraint(condition=~Q(kinds=""), name="ratelimit_policy_kinds"),
+            models.CheckConstraint(
+                condition=Q(max_share=None) | Q(max_share__gt=0, max_share__lte=1),
+                name="ratelimit_policy_share",
+                violation_error_message="max_share is a part: more than 0 and at most 1, or blank for no cap.",
+            ),
+            models.CheckConstraint(
+                condition=Q(max_users=None) | Q(max_users__gte=2),
+                name="ratelimit_policy_users",
+                violation_error_message="max_users is at least 2, or blank to ban shared addresses too.",
+            ),
         )
 
     def __str__(self) -> str:

@@ -15,12 +15,13 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.escalation import FOREVER, START, Ban, Step, worst_first
 from ratelimit_app.core.identity import kind_of, value_of
 from ratelimit_app.models import BlacklistEntry, Origin, PromotionPolicy
+from ratelimit_app.promotion.guards import SHARED_ADDRESS, room_of, shared_addresses
 from ratelimit_app.promotion.report import Capped, Promotion, PromotionReport, Skipped, describe
 from ratelimit_app.signals import alert_raised
 from ratelimit_app.store.connection import client, unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from ratelimit_app.core.escalation import Line
     from ratelimit_app.promotion.candidates import Candidates
@@ -47,14 +48,28 @@ class Judgement:
         lines = self._candidates.lines
         due = self._judge(lines, self._rows(lines))
         spared = self._never.reasons(due)
+        spared |= shared_addresses([one for one in due if one not in spared], self._policy.max_users)
         bans = worst_first({identity: ban for identity, ban in due.items() if identity not in spared})
-        chosen = bans[: self._policy.max_blocks_per_run]
+        most = self._policy.max_blocks_per_run
+        room = room_of(self._policy, self._alias, self._now_s) if bans else None
+        chosen = bans[: most if room is None else min(most, room)]
+        capped = self._capped(len(bans) - len(chosen), by_share=room is not None and room < most)
         skipped = tuple(Skipped(identity, self._policy.name, reason) for identity, reason in spared.items())
         if not self._dry_run:
-            _warn_of(skipped)
+            self._tell_of(skipped)
             chosen = self._promote([identity for identity, _ in chosen])
         promoted = tuple(self._describe(identity, ban) for identity, ban in chosen)
-        return PromotionReport(promoted, skipped, self._capped(len(bans) - self._policy.max_blocks_per_run))
+        return PromotionReport(promoted, skipped, capped)
+
+    def _tell_of(self, skipped: tuple[Skipped, ...]) -> None:
+        for item in _warn_of(skipped):
+            if item.reason == SHARED_ADDRESS:
+                alert_raised.send_robust(
+                    sender=PromotionPolicy,
+                    kind=SHARED_ADDRESS,
+                    message=f"{item.identity} is not banned: at least {self._policy.max_users} signed-in users share it.",
+                    details={"identity": item.identity, "policy": item.policy},
+                )
 
     def _judge(
         self, lines: Mapping[str, Iterable[Line]], rows: Mapping[str, BlacklistEntry]
@@ -131,10 +146,11 @@ class Judgement:
     def _describe(self, identity: str, ban: Ban) -> Promotion:
         return describe(identity, self._policy.name, ban, dry_run=self._dry_run)
 
-    def _capped(self, left: int) -> tuple[Capped, ...]:
+    def _capped(self, left: int, *, by_share: bool) -> tuple[Capped, ...]:
         if left <= 0:
             return ()
-        capped = Capped(self._policy.name, self._policy.max_blocks_per_run, left)
+        share = self._policy.max_share if by_share else None
+        capped = Capped(self._policy.name, self._policy.max_blocks_per_run, left, share)
         logger.error("ratelimit.promotion_capped %s", capped.message)
         if not self._dry_run:
             alert_raised.send_robust(
@@ -144,13 +160,15 @@ class Judgement:
                 details={
                     "policy": capped.policy,
                     "max_blocks_per_run": capped.max_blocks_per_run,
+                    "max_share": capped.max_share,
                     "left": left,
                 },
             )
         return (capped,)
 
 
-def _warn_of(skipped: Iterable[Skipped]) -> None:
+def _warn_of(skipped: Iterable[Skipped]) -> Iterator[Skipped]:
+    """Log who was spared, and give those of whom the log has not told within a day."""
     for item in skipped:
         key = f"{conf.keys.root}:spared:{item.identity}".encode("utf-8", "surrogatepass")
         with unavailable():
@@ -158,6 +176,7 @@ def _warn_of(skipped: Iterable[Skipped]) -> None:
         if is_new:
             what = "ratelimit.promotion_skipped identity=%s policy=%s reason=%s"
             logger.warning(what, item.identity, item.policy, item.reason)
+            yield item
 
 
 def _step(row: BlacklistEntry | None) -> Step:

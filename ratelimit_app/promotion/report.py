@@ -63,7 +63,8 @@ class Skipped:
     """
     One who reached the threshold and was not banned, and why.
 
-    `allowlist`, `trusted_proxy`, `loopback`, `staff`, or `not_listable` for text that no entry can hold.
+    `allowlist`, `trusted_proxy`, `loopback`, `staff`, `shared_address` for an address behind which too many signed-in
+    users were seen, or `not_listable` for text that no entry can hold.
     """
 
     identity: str
@@ -73,15 +74,25 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """A policy that stopped at `max_blocks_per_run`, and how many it left unbanned."""
+    """
+    A policy that stopped at `max_blocks_per_run`, and how many it left unbanned.
+
+    `max_share`: what stopped it, where that is the part of those who were seen within an hour; else None.
+    """
 
     policy: str
     max_blocks_per_run: int
     left: int
+    max_share: float | None = None
 
     @property
     def message(self) -> str:
         """Say what happened and what to do."""
+        if self.max_share is not None:
+            return (
+                f"Policy {self.policy} has banned {self.max_share:.1%} of those seen within an hour and left {self.left} "
+                "more: look at its rules, raise max_share, or set dry_run."
+            )
         return (
             f"Policy {self.policy} stopped at {self.max_blocks_per_run} bans in one run and left {self.left} more: "
             "look at its rules, raise max_blocks_per_run, or set dry_run."

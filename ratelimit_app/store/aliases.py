@@ -24,7 +24,7 @@ FACTORY = "django_redis.pool.ConnectionFactory"
 
 def connect(alias: str) -> Any:
     """Make the client of an alias, with the limiter's timeouts and no retries. Raises ImproperlyConfigured."""
-    cache = settings.CACHES.get(alias)
+    cache: Any = settings.CACHES.get(alias)
     if cache is None or cache.get("BACKEND") != BACKEND:
         msg = f"CACHES[{alias!r}] is no {BACKEND}"
         raise ImproperlyConfigured(msg)

@@ -233,7 +233,11 @@ class Multiplexed:
 
 
 async def _server(kind: type, kwargs: dict[str, Any]) -> tuple[type, dict[str, Any]]:
-    """Give the class and arguments that an event loop needs; sentinels are asked who the primary is."""
+    """
+    Give the class and arguments that an event loop needs; sentinels are asked who the primary is.
+
+    redis-py's own way of asking them is for threads, and its way for loops asks by connections of another kind.
+    """
     ours = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
     if issubclass(kind, SentinelManagedConnection):
         host, port = await aside(kwargs["connection_pool"].get_master_address)

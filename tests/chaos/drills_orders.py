@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.chaos.findings import Finding, banned_within, exact_again, statuses
+from tests.chaos.findings import ANSWERED, Finding, banned_within, exact_again, statuses
 from tests.chaos.ground import free_port, run
 from tests.chaos.shop import Shop
 
@@ -100,8 +100,7 @@ def orders(ground: Ground) -> Iterator[Finding]:
                 run(ground, ["ratelimit_sync"])  # as the schedule does every 30 s: a mark alone was evicted
             time.sleep(ground.seconds(6, 4))
             lines = ground.log_lines("site", "ratelimit.store_degraded") - before
-            # What is asked now may be answered when the next fault is there.
-            spells.append(Spell(fault, began, ended, time.time() - 0.3, lines))
+            spells.append(Spell(fault, began, ended, time.time(), lines))
     for spell in spells:
         for finding in _judge(
             spell, [note for note in crowd.notes if spell.began <= note.began < spell.over]
@@ -112,8 +111,8 @@ def orders(ground: Ground) -> Iterator[Finding]:
 def _judge(spell: Spell, notes: list[Note]) -> Iterator[Finding]:
     yield from statuses(notes)
     yield banned_within(notes, spell.ended, BANS_BACK)
-    yield from exact_again(notes, spell.ended)
-    degraded = sum(note.degraded for note in notes)
+    yield from exact_again(notes, spell.ended, until=spell.over)
+    degraded = sum(note.degraded for note in notes if note.began < spell.over - ANSWERED)
     if spell.fault.degrades:
         yield Finding(
             "at most one log line for each of two processes", str(spell.lines), spell.lines <= 2, timed=True

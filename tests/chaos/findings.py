@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from tests.chaos.shop import LIMIT, PERIOD_US
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tests.chaos.shoppers import Note
 
 SECOND = 1_000_000
+ANSWERED = 1.0  # seconds in which whatever was asked has its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +58,29 @@ def _policies(notes: Iterable[Note]) -> list[str]:
     return sorted({note.policy for note in notes})
 
 
-def exact_again(notes: Iterable[Note], returned: float, within: float = 2.0) -> Iterator[Finding]:
+def exact_again(
+    notes: Iterable[Note], returned: float, within: float = 2.0, until: float = inf
+) -> Iterator[Finding]:
     """
     Judge what was decided after Redis came back at `returned` (seconds since the epoch).
 
     What passes while Redis is away is in no log, so windows count what was admitted since it came back; they are
-    full ones, and the first of them ends after `within` seconds.
+    full ones, and the first of them ends after `within` seconds. `until`: when the next fault came; what was asked
+    shortly before it may have been answered after it.
     """
-    after = [note for note in notes if note.began >= returned + within]
+    until -= ANSWERED
+    after = [note for note in notes if returned + within <= note.began < until]
     yield Finding(
         f"no decision without Redis from {within:g} s after its return",
         f"{sum(note.degraded for note in after):,} of {len(after):,}",
         bool(after) and not any(note.degraded for note in after),
         timed=True,
     )
-    yield from exactness(notes, returned, returned + within)
+    yield from exactness(notes, returned, returned + within, until)
 
 
-def exactness(notes: Iterable[Note], since: float, judged: float) -> Iterator[Finding]:
-    """Judge every window that ends after `judged` by what Redis has decided from `since` on."""
+def exactness(notes: Iterable[Note], since: float, judged: float, until: float = inf) -> Iterator[Finding]:
+    """Judge every window that ends from `judged` to `until` by what Redis has decided from `since` on."""
     wrong, denied, admitted = list[str](), 0, 0
     clients = {note.client for note in notes} - {BANNED}
     for client in clients:
@@ -88,9 +94,8 @@ def exactness(notes: Iterable[Note], since: float, judged: float) -> Iterator[Fi
         late = [one for one in tries if one.at >= edge]
         denied += sum(not one.allowed for one in late)
         admitted += sum(one.allowed for one in late)
-        wrong += [
-            f"{client}: {fault}" for fault in faults(early + late, LIMIT, PERIOD_US) if _ends(fault) >= edge
-        ]
+        found = faults(early + late, LIMIT, PERIOD_US)
+        wrong += [f"{client}: {fault}" for fault in found if edge <= _ends(fault) < until * SECOND]
     over = [fault for fault in wrong if "admitted" in fault]
     yield Finding(
         "no window over its limit",

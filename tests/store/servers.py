@@ -59,9 +59,8 @@ class Server:
         self, *more: str, arguments: tuple[str, ...] = (), tls: dict[str, Any] | None = None
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="rl-server-"))
-        self.port, self._arguments, self._tls = free_port(), arguments, tls or {}
-        listening = ("port 0", f"tls-port {self.port}") if tls else (f"port {self.port}",)
-        lines = (*listening, f"bind {HOST}", 'save ""', "appendonly no", f"dir {self.home}", *more)
+        self.port, self._arguments = free_port(), arguments
+        lines = (f"port {self.port}", f"bind {HOST}", 'save ""', "appendonly no", f"dir {self.home}", *more)
         self.file = self.home / "server.conf"
         self.file.write_text("\n".join(lines) + "\n")
         self.start()
@@ -73,11 +72,8 @@ class Server:
 
     def admin(self, **options: Any) -> Any:
         """Give a client that waits, and tries once."""
-        given = (
-            {"socket_timeout": 10, "retry": ONCE, "decode_responses": True, "driver_info": None}
-            | self._tls
-            | options
-        )
+        given: dict[str, Any] = {"socket_timeout": 10, "retry": ONCE, "decode_responses": True}
+        given |= {"driver_info": None} | options
         return closing(redis.Redis(HOST, self.port, **given))
 
     def ask(self, *words: Any) -> Any:

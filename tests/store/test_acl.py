@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import NoPermissionError
 
 from ratelimit_app.store.gateway import gateway
 from tests.store.servers import HOST, Server
@@ -28,22 +29,28 @@ def documented() -> list[str]:
     return " ".join(found).replace("\\\n", " ").split()
 
 
-@pytest.fixture
-def server(settings: Any) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def started() -> Iterator[Server]:
     """A server whose user `limiter` has the documented rules."""
     made = Server()
     made.ask("ACL", "SETUSER", "limiter", *documented())
+    yield made
+    made.kill()
+    shutil.rmtree(made.home)
+
+
+@pytest.fixture
+def server(started: Server, settings: Any) -> Iterator[Server]:
+    """The server, and the alias of that user."""
     alias = {
         "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://{HOST}:{made.port}/0",
+        "LOCATION": f"redis://{HOST}:{started.port}/0",
         "OPTIONS": {"USERNAME": "limiter", "PASSWORD": "secret"},
     }
     settings.CACHES = {**settings.CACHES, "acl": alias}
     settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "acl"}
-    yield made
+    yield started
     gateway().close()
-    made.kill()
-    shutil.rmtree(made.home)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -62,3 +69,25 @@ def test_a_user_when_allowed_what_is_documented_can_do_everything_and_no_more(
     names = {name.partition("|")[0] for name in used} if not any("|" in name for name in used) else used
     spelled = allowed if names is used else {name.partition("|")[0] for name in allowed}
     assert names - ASIDE == spelled - ASIDE
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("FLUSHALL",),
+        ("CONFIG", "GET", "maxmemory"),
+        ("KEYS", "*"),
+        ("SHUTDOWN",),
+        ("GET", "somebody:else"),
+        ("SET", "somebody:else", "1"),
+        ("EVAL", "return redis.call('GET', KEYS[1])", "1", "somebody:else"),
+        ("ACL", "LIST"),
+        ("REPLICAOF", "NO", "ONE"),
+    ],
+)
+def test_a_user_when_it_wants_more_than_is_documented_is_refused(
+    server: Server, command: tuple[str, ...]
+) -> None:
+    """No command that harms the server, and no key of others, whoever has its password."""
+    with server.admin(username="limiter", password="secret") as one, pytest.raises(NoPermissionError):
+        one.execute_command(*command)

@@ -11,7 +11,7 @@ from django_redis.pool import ConnectionFactory
 from redis.exceptions import RedisError, ResponseError
 
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.store import connection
+from ratelimit_app.store import aliases, connection
 from ratelimit_app.store.connection import client, connection_kwargs, unavailable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_a_client_when_asked_for_again_is_the_same(settings: Any) -> None:
 
 def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: Any, monkeypatch: Any) -> None:
     """Another thread that began with the old settings does not leave its client to those that have the new ones."""
-    connect = connection.connect
+    connect = aliases.connect
 
     def overtaken(alias: str) -> Any:
         made = connect(alias)

@@ -25,6 +25,7 @@ from ratelimit_app import (
     promotion,
     refund,
     reset,
+    sightings,
     snapshot_cache,
     unblock,
 )
@@ -104,6 +105,10 @@ def requests() -> None:
     assert ask("/plain/", REMOTE_ADDR="198.51.100.9").status_code == 403
     assert [ask("/public/", REMOTE_ADDR=SHOPPER).status_code for _ in range(3)] == [200] * 3
     doors.give_back(inf)
+    sightings.note(f"ip:{SHOPPER}", "user:1")
+    sightings.note(f"ip:{SHOPPER}", "user:2")
+    sightings.flush()
+    assert sightings.active() >= 1
     offences.flush()
     assert sum(count for _, _, count in offences.counts(f"ip:{SHOPPER}")) == 3
     assert f"ip:{SHOPPER}" in offences.offenders(0)
@@ -147,4 +152,6 @@ async def decide_on_a_loop() -> None:
     """An event loop decides over a connection of its own, and warms it."""
     assert not (await aacquire("user:loop", "3/h", group="loop")).degraded
     gateway.async_gateway().warm()
-    await gateway.async_gateway()._warming
+    warming = gateway.async_gateway()._warming
+    assert warming is not None
+    await warming
