@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils.functional import LazyObject
+from django.db.models import Model
 
 
 def user_of(holder: Any) -> str | None:
@@ -15,12 +15,12 @@ def user_of(holder: Any) -> str | None:
 def known_user_of(request: Any) -> str | None:
     """Give the primary key of a Django request's user where somebody has asked for it already; it costs no query."""
     held = request.__dict__
-    # Django keeps whom its lazy user has found; DRF and others put a user there that is none of Django's lazy ones.
-    user = held.get("_cached_user") or held.get("_acached_user") or held.get("user")
-    if isinstance(user, LazyObject) or not getattr(user, "is_authenticated", False):
-        return None
-    pk = getattr(user, "pk", None)  # whatever a project has put there
-    return None if pk is None else str(pk)
+    # Django keeps whom its lazy user has found; DRF and others put the user there, which is lazy no more.
+    for user in (held.get("_cached_user"), held.get("_acached_user"), held.get("user")):
+        # By its type: a lazy one would be found by being asked what it is.
+        if issubclass(type(user), Model) and hasattr(user, "is_authenticated"):
+            return _user_pk(user)
+    return None
 
 
 async def auser_of(request: Any) -> str | None:

@@ -96,7 +96,7 @@ def _findings() -> Iterator[Finding]:
     except StoreUnavailable as error:
         yield Finding(
             "redis",
-            f"Redis does not answer: {error}.",
+            f"Redis does not answer: {str(error).rstrip('.')}.",
             "See the cache alias that RATELIMIT_APP['CACHE'] names.",
         )
         return

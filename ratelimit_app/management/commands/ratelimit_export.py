@@ -94,7 +94,8 @@ class Command(BaseCommand):
 
 
 def _lines(report: exporting.Report) -> Iterator[str]:
-    what = "networks" if report.form in EDGE else "entries"
+    one, more = ("network", "networks") if report.form in EDGE else ("entry", "entries")
+    what = one if report.written == 1 else more
     until = f"until {report.holds_until.isoformat()}" if report.holds_until else "until the list is edited"
     yield f"{report.name}: {report.written:,} {what} written as {report.form}; it holds {until}."
     if report.spared:
