@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_AFTER = 1.0
 MAX_CONNECTING = 32
+LOOK_AGAIN = 0.001  # seconds between two looks for a connection that comes free
 _clients: dict[tuple[str, int], Any] = {}
 
 
@@ -89,13 +90,15 @@ class Connections:
 
     A connection idle for up to a second is taken as alive; an older one is polled first. New ones are made in a
     thread, so that name resolution, connecting and the handshake cannot take a request past its deadline; one
-    that arrives too late is kept for the next request.
+    that arrives too late is kept for the next request. There are never more of them than the alias's
+    `max_connections`: who finds none waits for one, until its deadline.
     """
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._idle: deque[tuple[Line, float]] = deque()
         self._connecting = threading.BoundedSemaphore(MAX_CONNECTING)
+        self._lock, self._open = threading.Lock(), 0
 
     def execute(self, command: bytes, deadline: float, now: float) -> Any:
         """
@@ -136,7 +139,7 @@ class Connections:
     def _fresh(self, line: Line, deadline: float, now: float) -> Line:
         """Give the first idle connection that is still good, or a new one."""
         while line.wire.is_stale():
-            line.connection.disconnect()
+            self._close(line)
             try:
                 line, since = self._idle.pop()
             except IndexError:
@@ -146,11 +149,26 @@ class Connections:
         return line
 
     def _made(self, deadline: float) -> Line:
+        while not self._may_open():
+            with suppress(IndexError):
+                return self._idle.pop()[0]
+            if time.monotonic() >= deadline:
+                msg = (
+                    f"none of {self._open} connections came free within STORE_TIMEOUT: raise max_connections"
+                )
+                raise StoreUnavailable(msg)
+            time.sleep(LOOK_AGAIN)
         if not self._connecting.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            self._count_closed()
             msg = "no connection within STORE_TIMEOUT: too many are being made"
             raise StoreTimeout(msg)
         attempt = _Attempt(self)
-        threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
+        try:
+            threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
+        except RuntimeError as error:
+            self.done_connecting(made=False)
+            msg = f"no thread to connect in: {error}"
+            raise StoreUnavailable(msg) from error
         return attempt.wait(deadline)
 
     def make(self) -> Line:
@@ -166,20 +184,37 @@ class Connections:
         """Put a connection among the idle."""
         self._idle.append((line, time.monotonic()))
 
-    def done_connecting(self) -> None:
+    def done_connecting(self, *, made: bool) -> None:
         """Let another connection be made."""
         self._connecting.release()
+        if not made:
+            self._count_closed()
+
+    def _may_open(self) -> bool:
+        most = client(self._alias).connection_pool.max_connections
+        with self._lock:
+            may = self._open < most
+            self._open += may
+        return may
+
+    def _count_closed(self) -> None:
+        with self._lock:
+            self._open -= 1
 
     def _drop(self, line: Line) -> None:
         """Close a connection that failed and all idle ones: what broke it has most likely broken them."""
-        line.connection.disconnect()
+        self._close(line)
         self.close()
+
+    def _close(self, line: Line) -> None:
+        line.connection.disconnect()
+        self._count_closed()
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
             try:
-                self._idle.pop()[0].connection.disconnect()
+                self._close(self._idle.pop()[0])
             except IndexError:
                 return
 
@@ -190,12 +225,18 @@ class Connections:
                 # One by one, so that requests always find the others.
                 line, since = self._idle.popleft()
                 if line.wire.is_stale():
-                    line.connection.disconnect()
+                    self._close(line)
                 else:
                     self._idle.append((line, since))
         with unavailable():
             for _ in range(count - len(self._idle)):
-                self.keep(self.make())
+                if not self._may_open():
+                    break
+                try:
+                    self.keep(self.make())
+                except BaseException:
+                    self._count_closed()
+                    raise
         return len(self._idle)
 
 
@@ -215,8 +256,7 @@ class _Attempt:
             made, error = self._connections.make(), None
         except BaseException as exception:  # noqa: BLE001 - handed to the request that waits
             made, error = None, exception
-        finally:
-            self._connections.done_connecting()
+        self._connections.done_connecting(made=made is not None)
         with self._lock:
             self._made, self._error = made, error
             late = self._abandoned

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FINDING, MISUSE = 1, 2
+SERVER = "ratelimit_app.server"  # the tag of checks that ask Redis
 MAX_RULES = 20
 DEFAULT = Load(users=100_000, rps=10_000, rules=3)
 
@@ -88,7 +89,9 @@ class Finding(NamedTuple):
 
 def _findings() -> Iterator[Finding]:
     """Give what the system checks say of us, and then what the processes have seen."""
-    for message in run_checks(tags=[Tags.security, Tags.database], databases=list(connections)):
+    said = run_checks(tags=[Tags.security, Tags.database], databases=list(connections))
+    said += run_checks(tags=[SERVER], include_deployment_checks=True)
+    for message in said:
         if str(message.id).startswith("ratelimit_app."):
             yield Finding(str(message.id), message.msg, message.hint or "")
     try:
