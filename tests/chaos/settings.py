@@ -18,7 +18,11 @@ MIDDLEWARE = ["tests.chaos.site.telling", *_tests.MIDDLEWARE]
 DATABASES = {"default": _tests._sqlite("chaos")}
 DATABASES["default"]["NAME"] = str(DIRECTORY / "chaos.sqlite3")
 CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["CHAOS_REDIS_URL"]}}
-RATELIMIT_APP = {"TRUSTED_PROXIES": ["127.0.0.1"], "STORE_TIMEOUT": BUDGET, "BREAKER_COOLDOWN": COOLDOWN}
+RATELIMIT_APP = {
+    "TRUSTED_PROXIES": ["127.0.0.1"],
+    "STORE_TIMEOUT": float(os.environ.get("CHAOS_BUDGET", BUDGET)),
+    "BREAKER_COOLDOWN": COOLDOWN,
+}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
