@@ -100,7 +100,9 @@ def test_an_alias_when_it_has_no_timeout_is_told_of_before_a_deployment(
 @pytest.fixture
 def policy(valkey: Any) -> Iterator[Any]:
     """Set the server's policy, until the end of the test."""
+    valkey.config_set("maxmemory", "1gb")
     yield lambda name: valkey.config_set("maxmemory-policy", name)
+    valkey.config_set("maxmemory", 0)
     valkey.config_set("maxmemory-policy", "noeviction")
 
 
@@ -135,6 +137,18 @@ def test_a_server_when_older_than_supported_is_an_error(
     assert facts.version >= checks.OLDEST
     monkeypatch.setattr(checks, "server_facts", lambda: [facts._replace(version=version)])
     assert ids(checks.check_server) == expected
+
+
+@pytest.mark.parametrize(("factory", "expected"), [(None, ["E030"]), (checks.CLUSTER, [])])
+def test_a_node_of_a_cluster_when_the_alias_knows_of_no_others_is_an_error(
+    alias: Any, monkeypatch: pytest.MonkeyPatch, factory: str | None, expected: list[str]
+) -> None:
+    """C129: said once, with the line to write, instead of a MOVED for each request."""
+    (facts,) = inspection.server_facts()
+    alias(**({"CONNECTION_FACTORY": factory} if factory else {}))
+    monkeypatch.setattr(checks, "server_facts", lambda: [facts._replace(is_cluster=True)])
+    assert ids(checks.check_server) == expected
+    assert all(checks.CLUSTER in str(message.hint) for message in checks.check_server())
 
 
 def test_a_server_when_away_or_silent_about_itself_is_not_judged(

@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.store.aliases import BACKEND, locations
+from ratelimit_app.store.aliases import BACKEND, is_cluster, locations
 from ratelimit_app.store.inspection import server_facts
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # The tag of what asks the server, for the doctor.
 SERVER = "ratelimit_app.server"
+CLUSTER = "ratelimit_app.store.cluster.ClusterConnectionFactory"
 OLDEST = (6, 2)
 # What runs beside the requests has connections of its own: offences, snapshot, permits, and one who looks.
 BESIDE = 4
@@ -81,6 +82,12 @@ def check_server(**_: Any) -> Iterable[CheckMessage]:
         found = server_facts()
     except StoreUnavailable:
         return
+    if any(facts.is_cluster for facts in found) and not is_cluster(conf.cache):
+        yield Error(
+            f"The cache alias {conf.cache!r} leads to one node of a Redis Cluster: the keys of other nodes are refused.",
+            hint=f"Give CACHES[{conf.cache!r}]['OPTIONS'] 'CONNECTION_FACTORY': {CLUSTER!r}.",
+            id="ratelimit_app.E030",
+        )
     for version in sorted({facts.version for facts in found if facts.version and facts.version < OLDEST}):
         yield Error(
             f"The server of the cache alias {conf.cache!r} is Redis {'.'.join(map(str, version))}.",

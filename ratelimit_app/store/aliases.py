@@ -7,7 +7,7 @@ options are given to the alias's own connection factory class with a pool regist
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -17,23 +17,31 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from ratelimit_app.conf import conf
+from ratelimit_app.store.cluster import ClusterConnectionFactory
 
 BACKEND = "django_redis.cache.RedisCache"
 FACTORY = "django_redis.pool.ConnectionFactory"
 
 
 def connect(alias: str) -> Any:
-    """Make the client of an alias, with the limiter's timeouts and no retries. Raises ImproperlyConfigured."""
-    cache: Any = settings.CACHES.get(alias)
-    if cache is None or cache.get("BACKEND") != BACKEND:
-        msg = f"CACHES[{alias!r}] is no {BACKEND}"
-        raise ImproperlyConfigured(msg)
+    """
+    Make the client of an alias, with the limiter's timeouts and no retries.
+
+    That of a cluster asks it for its slots: this raises what redis-py raises then. Raises ImproperlyConfigured.
+    """
+    factory = factory_of(alias)
+    cache: Any = settings.CACHES[alias]
     given: dict[str, Any] = dict(cache.get("OPTIONS") or {})
-    path: Any = given.get("CONNECTION_FACTORY") or getattr(
-        settings, "DJANGO_REDIS_CONNECTION_FACTORY", FACTORY
-    )
-    factory = type("LimiterConnectionFactory", (import_string(str(path)),), {"_pools": {}})
-    made = factory(_options(given)).connect(locations(alias)[0])
+    of_cluster = issubclass(factory, ClusterConnectionFactory)
+    own: Any = type("LimiterConnectionFactory", (factory,), {"_pools": {}, "_clients": {}})
+    urls = locations(alias)
+    options = _options(given)
+    if of_cluster:
+        for reading in ("read_from_replicas", "load_balancing_strategy"):
+            options["CONNECTION_POOL_KWARGS"].pop(reading, None)
+    made = own(options).connect("|".join(urls) if of_cluster else urls[0])
+    if of_cluster:
+        return made
     pool = made.connection_pool
     # Once more: what the URL says (`?socket_timeout=5`) wins over the options. Connections take none of the pool's.
     pool.connection_kwargs.update(_own())
@@ -41,6 +49,25 @@ def connect(alias: str) -> Any:
         # A replica decides by what it has been told so far, and cannot charge.
         pool.is_master = pool.proxy.is_master = True
     return made
+
+
+def is_cluster(alias: str) -> bool:
+    """Whether an alias leads to a cluster; what is misconfigured does not."""
+    try:
+        return issubclass(factory_of(alias), ClusterConnectionFactory)
+    except (ImproperlyConfigured, ImportError, TypeError):
+        return False
+
+
+def factory_of(alias: str) -> type:
+    """Give the connection factory class of an alias. Raises ImproperlyConfigured, ImportError."""
+    cache: Any = settings.CACHES.get(alias)
+    if cache is None or cache.get("BACKEND") != BACKEND:
+        msg = f"CACHES[{alias!r}] is no {BACKEND}"
+        raise ImproperlyConfigured(msg)
+    path = (cache.get("OPTIONS") or {}).get("CONNECTION_FACTORY")
+    path = path or getattr(settings, "DJANGO_REDIS_CONNECTION_FACTORY", FACTORY)
+    return cast("type", import_string(str(path)))
 
 
 def locations(alias: str) -> list[str]:

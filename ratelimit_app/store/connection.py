@@ -7,15 +7,17 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
 from ratelimit_app.store.aliases import connect
+from ratelimit_app.store.attempts import Attempt
+from ratelimit_app.store.cluster import ClusterClient
 from ratelimit_app.store.wire import Wire
 
 if TYPE_CHECKING:
@@ -42,17 +44,48 @@ def client(alias: str | None = None) -> redis.Redis:
     found = clients.get((alias, os.getpid()))
     if found is None:
         try:
-            found = clients[(alias, os.getpid())] = connect(alias)
+            with unavailable():
+                found = clients[(alias, os.getpid())] = connect(alias)
         except (ImproperlyConfigured, ImportError, ValueError, TypeError, KeyError) as error:
             msg = f"the cache alias {alias!r} gives no Redis client: {error}"
             raise StoreUnavailable(msg) from error
     return found  # type: ignore[no-any-return]
 
 
-def connection_kwargs(alias: str) -> tuple[type, dict[str, Any]]:
-    """Give the class and the arguments of an alias's connections."""
-    pool = client(alias).connection_pool
+def known(alias: str) -> Any:
+    """Give the client of an alias where it has been made: that of a cluster is not made while a request waits."""
+    return _clients.get((alias, os.getpid()))
+
+
+def site() -> redis.Redis:
+    """Give the client of the server that keeps what is there once for the whole site. Raises StoreUnavailable."""
+    made: Any = client()
+    if not isinstance(made, ClusterClient):
+        return made  # type: ignore[no-any-return]
+    with unavailable():
+        return made.owner(conf.keys.snapshot)
+
+
+def is_spread() -> bool:
+    """Whether keys may be on several servers, so that no transaction sees them all. Raises StoreUnavailable."""
+    return isinstance(client(), ClusterClient)
+
+
+def each_server() -> list[redis.Redis]:
+    """Give a client of each primary. Raises StoreUnavailable."""
+    made: Any = client()
+    return made.primaries() if isinstance(made, ClusterClient) else [made]
+
+
+def connection_kwargs(alias: str, node: str = "") -> tuple[type, dict[str, Any]]:
+    """Give the class and the arguments of an alias's connections; `node`: `host:port` of one server of a cluster."""
+    pool = _pool(alias, node)
     return pool.connection_class, dict(pool.connection_kwargs)
+
+
+def _pool(alias: str, node: str) -> Any:
+    made: Any = client(alias)
+    return made.pool_of(node) if node else made.connection_pool
 
 
 def forget() -> None:
@@ -66,15 +99,31 @@ def unavailable() -> Iterator[None]:
     """Turn whatever goes wrong with Redis into one StoreUnavailable."""
     try:
         yield
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         fail(error)
 
 
 def fail(error: BaseException) -> NoReturn:
     """Raise StoreUnavailable for an error of redis-py or the operating system."""
+    for made in list(_clients.values()):
+        if isinstance(made, ClusterClient):
+            made.doubt()
     msg = f"{type(error).__name__}: {error}"
     kind = StoreTimeout if isinstance(error, (TimeoutError, RedisTimeoutError)) else StoreUnavailable
     raise kind(msg) from error
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Let what the server answers pass as it is, and turn whatever else goes wrong into StoreUnavailable."""
+    try:
+        yield
+    except ResponseError as error:
+        if isinstance(error, ReadOnlyError):
+            fail(error)
+        raise
+    except (RedisError, OSError) as error:
+        fail(error)
 
 
 class Line(NamedTuple):
@@ -94,8 +143,8 @@ class Connections:
     `max_connections`: who finds none waits for one, until its deadline.
     """
 
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
+    def __init__(self, alias: str, node: str = "") -> None:
+        self._alias, self._node = alias, node
         self._idle: deque[tuple[Line, float]] = deque()
         self._connecting = threading.BoundedSemaphore(MAX_CONNECTING)
         self._lock, self._open = threading.Lock(), 0
@@ -162,18 +211,19 @@ class Connections:
             self._count_closed()
             msg = "no connection within STORE_TIMEOUT: too many are being made"
             raise StoreTimeout(msg)
-        attempt = _Attempt(self)
+        attempt = Attempt(self)
         try:
             threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
         except RuntimeError as error:
             self.done_connecting(made=False)
             msg = f"no thread to connect in: {error}"
             raise StoreUnavailable(msg) from error
-        return attempt.wait(deadline)
+        made: Line = attempt.wait(deadline)
+        return made
 
     def make(self) -> Line:
         """Open a connection, handshake included."""
-        kind, kwargs = connection_kwargs(self._alias)
+        kind, kwargs = connection_kwargs(self._alias, self._node)
         # RESP2: nothing comes but replies, and the greeting is shorter.
         connection = kind(**kwargs | {"protocol": 2})
         connection.connect()
@@ -191,9 +241,9 @@ class Connections:
             self._count_closed()
 
     def _may_open(self) -> bool:
-        most = client(self._alias).connection_pool.max_connections
+        most = _pool(self._alias, self._node).max_connections
         with self._lock:
-            may = self._open < most
+            may = bool(self._open < most)
             self._open += may
         return may
 
@@ -238,44 +288,3 @@ class Connections:
                     self._count_closed()
                     raise
         return len(self._idle)
-
-
-class _Attempt:
-    """One connection being made in a thread, and the request that waits for it until its deadline."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._made: Line | None = None
-        self._error: BaseException | None = None
-        self._abandoned = False
-
-    def run(self) -> None:
-        try:
-            made, error = self._connections.make(), None
-        except BaseException as exception:  # noqa: BLE001 - handed to the request that waits
-            made, error = None, exception
-        self._connections.done_connecting(made=made is not None)
-        with self._lock:
-            self._made, self._error = made, error
-            late = self._abandoned
-        self._done.set()
-        if late and made is not None:
-            self._connections.keep(made)
-
-    def wait(self, deadline: float) -> Line:
-        if not self._done.wait(max(deadline - time.monotonic(), 0)):
-            with self._lock:
-                if self._made is None and self._error is None:
-                    self._abandoned = True
-                    msg = "no connection within STORE_TIMEOUT"
-                    raise StoreTimeout(msg)
-        if isinstance(self._error, StoreTimeout):
-            raise self._error
-        if isinstance(self._error, (RedisError, OSError, StoreUnavailable)):
-            fail(self._error)
-        if self._error is not None:
-            msg = f"connecting failed: {self._error!r}"
-            raise StoreUnavailable(msg) from self._error
-        return cast("Line", self._made)

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 # A server that answers, but is this many calls behind what anybody still waits for, will not catch up.
 MAX_BEHIND = 10_000
-_SYNC_ONLY = ("retry", "parser_class", "connection_pool", "socket_timeout", "event_dispatcher")
+_SYNC_ONLY = (
+    "retry",
+    "parser_class",
+    "connection_pool",
+    "socket_timeout",
+    "event_dispatcher",
+    "redis_connect_func",
+)
 
 
 class Link(asyncio.Protocol):
@@ -165,8 +172,9 @@ def _refuse(future: asyncio.Future[Any], error: ResponseError) -> None:
 class Multiplexed:
     """The link of one event loop. When it is lost, the next call opens a new one."""
 
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
+    def __init__(self, alias: str, node: str = "") -> None:
+        """`node`: `host:port` of one server of a cluster."""
+        self._alias, self._node = alias, node
         self.link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
         self._guards: set[asyncio.Task[None]] = set()
@@ -190,7 +198,7 @@ class Multiplexed:
             task.exception()
 
     async def _connect(self) -> Link:
-        kind, kwargs = connection_kwargs(self._alias)
+        kind, kwargs = connection_kwargs(self._alias, self._node)
         error: Exception = OSError("the name has no address")
         try:
             kind, kwargs = await _server(kind, kwargs)

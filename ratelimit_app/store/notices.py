@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.conf import conf
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import site, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,7 +42,7 @@ def commit(pipe: Any, identities: Collection[str]) -> None:
 def send(identities: Collection[str]) -> None:
     """Have every process forget these. Raises StoreUnavailable."""
     with unavailable():
-        commit(client().pipeline(transaction=True), identities)
+        commit(site().pipeline(transaction=True), identities)
 
 
 class Reader:

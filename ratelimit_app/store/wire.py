@@ -121,6 +121,25 @@ class Wire:
             raise reply
         return reply
 
+    def begin(self, command: bytes, deadline: float) -> None:
+        """Send a packed command whose reply will be taken by `end`. Raises OSError."""
+        try:
+            self._send_long(command, deadline)
+        except BlockingIOError as error:
+            raise _late() from error
+
+    def end(self, deadline: float) -> Any:
+        """Give the reply to a command that was begun. Raises as `exchange` does."""
+        try:
+            data, reply, end = self._rest(b"", deadline)
+        except BlockingIOError as error:
+            raise _late() from error
+        if end != len(data):
+            raise _malformed(data, end)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
     def _rest(self, data: bytes, deadline: float) -> tuple[bytes, Any, int]:
         end = 0
         while not end:

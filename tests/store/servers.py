@@ -81,6 +81,17 @@ class Server:
         with self.admin() as one:
             return one.execute_command(*words)
 
+    def ask_raw(self, *words: Any) -> Any:
+        """Send one command, and give the answer as it came."""
+        with self.admin(decode_responses=False) as one:
+            one.response_callbacks.clear()
+            return one.execute_command(*words)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process.poll() is None
+
     def start(self) -> None:
         """Start it, or start it again, and wait until it listens."""
         with (self.home / "log").open("ab") as log:
@@ -100,6 +111,10 @@ class Server:
     def hang(self) -> None:
         """Let it accept connections, and answer nothing."""
         self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it answer again."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it as a machine does that loses power."""
