@@ -22,11 +22,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
 ASIDE = {"acl|setuser", "acl|log", "acl", "config|resetstat", "config", "auth", "hello", "client"}
 
 
-def documented() -> list[str]:
-    """Read the rules of the user, and those for the doctor, from the page that people copy them from."""
+def documented(*, of_cluster: bool = False) -> list[str]:
+    """Read the rules of the user, for the doctor and of a cluster, from the page that people copy them from."""
     found = re.findall(r"^ACL SETUSER limiter (.+?)\n```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 2, f"{PAGE} shows no ACL"
-    return " ".join(found).replace("\\\n", " ").split()
+    assert len(found) == 3, f"{PAGE} shows no ACL"
+    return " ".join(found if of_cluster else found[:2]).replace("\\\n", " ").split()
 
 
 @pytest.fixture(scope="module")

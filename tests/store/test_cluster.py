@@ -18,6 +18,7 @@ from ratelimit_app.core.slots import only_slot, slot_of
 from ratelimit_app.store.connection import client
 from ratelimit_app.store.gateway import async_gateway, gateway
 from tests.store.clusters import Cluster
+from tests.store.test_acl import documented
 from tests.store.servers import wait_until
 from tests.store.tour import tour
 
@@ -101,6 +102,22 @@ def test_the_limiter_when_on_a_cluster_can_do_everything(
     """C129: rules, lists, offences, promotion, notices, processes, turns, warming up, measuring."""
     snapshot_cache.override(None)
     tour(monkeypatch)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_user_when_allowed_what_is_documented_can_do_everything_on_a_cluster(
+    alias: Cluster, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C125: nothing is refused by any of the servers."""
+    for server in alias.servers:
+        server.ask("ACL", "SETUSER", "limiter", "reset", *documented(of_cluster=True))
+        server.ask("ACL", "LOG", "RESET")
+    cache = settings.CACHES["cluster"]
+    user = {"USERNAME": "limiter", "PASSWORD": "secret"}
+    settings.CACHES = {**settings.CACHES, "cluster": {**cache, "OPTIONS": {**cache["OPTIONS"], **user}}}
+    snapshot_cache.override(None)
+    tour(monkeypatch)
+    assert [server.ask("ACL", "LOG") for server in alias.servers] == [[]] * len(alias.servers)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
