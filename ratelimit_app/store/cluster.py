@@ -74,6 +74,10 @@ class ClusterClient(RedisCluster):
         raw = key.encode() if isinstance(key, str) else key
         return self.get_redis_connection(self.nodes_manager.get_node_from_slot(slot_of(raw)))
 
+    def knows(self, name: str) -> bool:
+        """Whether a server is one of the cluster's, by its `host:port`."""
+        return name in self.nodes_manager.nodes_cache
+
     def primaries(self) -> list[Redis]:
         """Give a client of each primary."""
         nodes: Any = self.nodes_manager.get_nodes_by_server_type("primary")

@@ -12,8 +12,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
-from ratelimit_app.core.identity import split
-from ratelimit_app.core.slots import Spread, TryAgain, only_slot, spread
+from ratelimit_app.core.slots import Spread, TryAgain, only_slot, spread, tag_of
 from ratelimit_app.store import connection, health, notices, scripts
 from ratelimit_app.store.cluster_nodes import (
     ASKING,
@@ -44,14 +43,16 @@ def _lost(call: ScriptCall) -> StoreUnavailable:
 def _tell(found: Spread) -> Any:
     """Give the reply. Others may have been denied for what was given back: they forget it, as after a reset."""
     if found.returned:
-        tags = {key[key.find(b"{") + 1 : key.find(b"}")].decode("utf-8", "replace") for key in found.returned}
-        threading.Thread(target=_send, args=(tags,), name="ratelimit_app.notices", daemon=True).start()
+        tags = {tag_of(key).partition(b"{")[2][:-1].decode("utf-8", "replace") for key in found.returned}
+        # A digest does not say whose it is.
+        identities = None if any(tag.startswith("~") for tag in tags) else tags
+        threading.Thread(target=_send, args=(identities,), name="ratelimit_app.notices", daemon=True).start()
     return found.reply
 
 
-def _send(identities: set[str]) -> None:
+def _send(identities: set[str] | None) -> None:
     with suppress(StoreUnavailable):
-        notices.send(identities | {part for identity in identities for part in split(identity)})
+        notices.send(identities)
 
 
 class ClusterGateway:
@@ -89,7 +90,16 @@ class ClusterGateway:
 
     def _node(self, name: str) -> Node:
         found = self._nodes.get(name)
-        return found if found is not None else self._nodes.setdefault(name, Node(self._alias, name))
+        if found is None:
+            self._leave(connection.known(self._alias))
+            found = self._nodes.setdefault(name, Node(self._alias, name))
+        return found
+
+    def _leave(self, cluster: ClusterClient | None) -> None:
+        """Close the connections to servers that are none of the cluster any more."""
+        for name in list(self._nodes) if cluster is not None else ():
+            if not cluster.knows(name) and (gone := self._nodes.pop(name, None)):  # type: ignore[union-attr]
+                gone.close()
 
     def _ask(self, cluster: ClusterClient, call: ScriptCall, slot: int, deadline: float) -> Any:
         name, asking = has(cluster, slot), False
@@ -224,7 +234,13 @@ class AsyncClusterGateway:
                 refuse(error, name)
 
     def _link(self, name: str) -> Multiplexed:
-        return self._links.setdefault(name, Multiplexed(self._alias, name))
+        found = self._links.get(name)
+        if found is None:
+            cluster: ClusterClient = connection.known(self._alias)
+            for gone in [other for other in self._links if not cluster.knows(other)]:
+                self._links.pop(gone).close()
+            found = self._links[name] = Multiplexed(self._alias, name)
+        return found
 
     def close(self) -> None:
         """Let go of the connections. For the thread of the loop."""

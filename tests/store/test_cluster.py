@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +14,19 @@ import pytest
 from django.core.cache import caches
 from django.test import RequestFactory
 
-from ratelimit_app import aacquire, acheck, acquire, check, refund, snapshot_cache
+from ratelimit_app import aacquire, acheck, acquire, check, offences, refund, snapshot_cache
 from ratelimit_app.conf import conf
-from ratelimit_app.core.slots import only_slot, slot_of
-from ratelimit_app.store.connection import client
+from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.slots import Spread, only_slot, slot_of
+from ratelimit_app.models import BlacklistEntry
+from ratelimit_app.publishing import repair
+from ratelimit_app.store import notices
+from ratelimit_app.store.cluster_gateway import _tell
+from ratelimit_app.store.connection import client, site
 from ratelimit_app.store.gateway import async_gateway, gateway
 from tests.store.clusters import Cluster
-from tests.store.test_acl import documented
 from tests.store.servers import wait_until
+from tests.store.test_acl import documented
 from tests.store.tour import tour
 
 if TYPE_CHECKING:
@@ -397,3 +404,90 @@ def test_keys_of_the_site_share_a_slot() -> None:
     site = [keys.snapshot, keys.networks, keys.network_changes, keys.marks, keys.offenders, keys.notices]
     assert only_slot([key.encode() for key in [*site, keys.processes, keys.warmup]]) is not None
     assert only_slot([keys.mark("user:1"), keys.offences("user:1"), keys.log("user:1", b"r")]) is not None
+
+
+@pytest.mark.parametrize(
+    ("identities", "told"),
+    [
+        (["user:1", "user:2+ip:192.0.2.1"], {"user:1", "user:2+ip:192.0.2.1"}),
+        (["user:1", "param:" + "x" * 200], None),
+    ],
+)
+def test_a_charge_when_given_back_makes_every_process_forget(
+    identities: list[str], told: set[str] | None
+) -> None:
+    """Somebody may have been denied for it: whom it concerns is told, everybody where the key does not say whom."""
+    keys = [conf.keys.log(identity, b"rule") for identity in identities]
+    assert _tell(Spread(b"reply", keys)) == b"reply"
+    reader = notices.Reader()
+    found: set[str] | None = set()
+
+    def heard() -> bool:
+        nonlocal found
+        pipe: Any = site().pipeline(transaction=False)
+        reader.ask(pipe)
+        found = reader.take(pipe.execute()[0])
+        return found is None or bool(found)
+
+    wait_until(heard, "the notice")
+    assert found == told
+
+
+def test_offences_when_a_flush_is_sent_twice_are_counted_once(alias: Cluster) -> None:
+    """What may have arrived is sent again after an error, to all servers; each remembers the flush that it has seen."""
+    lines = Counter({(f"user:{number}", "rule", 1_800_000_000): 2 for number in range(30)})
+    offences._send("one", lines)
+    offences._send("one", lines)
+    offences._send("two", Counter({("user:1", "rule", 1_800_000_000): 1}))
+    assert [offences.counts(f"user:{number}") for number in (0, 1)] == [
+        [(1_800_000_000, "rule", 2)],
+        [(1_800_000_000, "rule", 3)],
+    ]
+    assert len(offences.offenders(0)) == 30
+    offences.forget("user:1", before_s=1_900_000_000)
+    assert offences.counts("user:1") == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("banned", [True, False])
+def test_marks_when_their_writing_is_interrupted_are_finished_by_the_sync(
+    alias: Cluster, monkeypatch: pytest.MonkeyPatch, banned: bool
+) -> None:
+    """Marks are there, their notice is not: the index says so, and the sync writes both anew."""
+    snapshot_cache.override(None)
+    entry = BlacklistEntry.objects.create(kind="user", value="7")
+    if not banned:
+        BlacklistEntry.objects.bulk_create([BlacklistEntry(kind="user", value="8")])
+    before: Any = site().xlen(conf.keys.notices)
+    with monkeypatch.context() as broken:
+        broken.setattr(notices, "commit", lambda *_: _raise())
+        with contextlib.suppress(StoreUnavailable):
+            if banned:
+                BlacklistEntry.objects.create(kind="user", value="9")
+            else:
+                entry.delete()
+    assert site().xlen(conf.keys.notices) == before
+    repair.sync()
+    assert site().xlen(conf.keys.notices) > before
+    user = "9" if banned else "7"
+    assert client().get(conf.keys.mark(f"user:{user}")) == (b"0" if banned else None)
+    assert site().hget(conf.keys.marks, f"user:{user}") == (b"0" if banned else None)
+    assert not repair.sync().has_drifted
+
+
+def _raise() -> None:
+    message = "interrupted"
+    raise StoreUnavailable(message)
+
+
+def test_servers_when_they_are_none_of_the_cluster_any_more_are_let_go(alias: Cluster) -> None:
+    """No connection is kept to a server that has left."""
+    assert not any(decision.degraded for decision in decide_all(20, "left"))
+    mine: Any = gateway()
+    stranger = mine._node("127.0.0.1:1")
+    assert stranger is mine._nodes["127.0.0.1:1"]
+    name = next(iter(mine._nodes))
+    left = mine._nodes.pop(name)
+    mine._node(name)
+    assert "127.0.0.1:1" not in mine._nodes
+    left.close()
