@@ -40,8 +40,8 @@ class Cluster:
         return f"cluster_known_nodes:{len(self.servers)}\r" in server.ask("CLUSTER", "INFO")
 
     def is_whole(self) -> bool:
-        """Whether every server serves, and every replica follows."""
-        return all(
+        """Whether every server serves, every replica follows, and none takes itself for what it was before."""
+        return len(list(self.primaries())) == PRIMARIES and all(
             "cluster_state:ok" in server.ask("CLUSTER", "INFO") and _follows(server)
             for server in self.servers
         )
