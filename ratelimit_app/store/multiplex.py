@@ -246,7 +246,12 @@ async def _server(kind: type, kwargs: dict[str, Any]) -> tuple[type, dict[str, A
 
     redis-py's own way of asking them is for threads, and its way for loops asks by connections of another kind.
     """
-    ours = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
+    # redis-py's clients name what asks for OCSP though it is off; its connections for loops know no such thing.
+    ours = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _SYNC_ONLY and (value or "_ocsp" not in name)
+    }
     if issubclass(kind, SentinelManagedConnection):
         host, port = await aside(kwargs["connection_pool"].get_master_address)
         ours |= {"host": host, "port": port}

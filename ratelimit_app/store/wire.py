@@ -54,6 +54,8 @@ def _line(data: bytes, start: int, end: int) -> tuple[Any, int]:
         return words, end + 2
     elif kind == b"-":
         error = _ERRORS.get(words.partition(b" ")[0], ResponseError)
+        if b": -READONLY " in words:  # Redis before 7 wraps what a script meets
+            error = ReadOnlyError
         return error(words.decode(errors="replace")), end + 2
     elif kind == b":" and words.removeprefix(b"-").isdigit() and len(words) <= MAX_DIGITS:
         return int(words), end + 2

@@ -178,18 +178,18 @@ def test_connections_when_many_are_being_made_at_once_are_bounded(
     assert threads() <= connection.MAX_CONNECTING
 
 
-def options(settings: Any, **kwargs: Any) -> None:
-    """Give the tests' alias more of redis-py's arguments."""
+def options(settings: Any, **kwargs: Any) -> connection.Connections:
+    """Give connections of an alias with these of redis-py's arguments, which nothing beside the test uses."""
     alias = {**settings.CACHES["default"], "OPTIONS": {"CONNECTION_POOL_KWARGS": kwargs}}
-    settings.CACHES = {**settings.CACHES, "default": alias}
+    settings.CACHES = {**settings.CACHES, "bounded": alias}
+    return connection.Connections("bounded")
 
 
 def test_connections_when_many_threads_ask_are_no_more_than_the_alias_allows(
     settings: Any, valkey: Any
 ) -> None:
     """`max_connections` bounds them; who finds none waits for one within its time, and is answered."""
-    options(settings, max_connections=3, client_name="bounded")
-    connections = connection.Connections("default")
+    connections = options(settings, max_connections=3, client_name="bounded")
     seen: list[int] = []
 
     def ask(number: int) -> Any:
@@ -207,8 +207,7 @@ def test_connections_when_many_threads_ask_are_no_more_than_the_alias_allows(
 
 def test_a_call_when_all_connections_stay_busy_is_unavailable(settings: Any) -> None:
     """It does not wait past its deadline, and says what to raise; what is given back serves the next."""
-    options(settings, max_connections=1)
-    connections = connection.Connections("default")
+    connections = options(settings, max_connections=1)
     assert execute(connections, PING, 5) == b"PONG"
     taken = connections._idle.pop()
     with pytest.raises(StoreUnavailable, match=r"none of 1 connections .* raise max_connections"):
@@ -223,8 +222,7 @@ def test_connections_when_they_fail_in_any_way_leave_room_for_others(
     settings: Any, kill_clients: Callable[[], None], monkeypatch: Any, trouble: str
 ) -> None:
     """No way of failing uses up the bound: after many of them there is still a connection to be had."""
-    options(settings, max_connections=2)
-    connections = connection.Connections("default")
+    connections = options(settings, max_connections=2)
     make = connections.make
     for _ in range(5):
         with suppress(StoreUnavailable, ResponseError):

@@ -151,7 +151,9 @@ def tls(papers: Papers, port: int, settings: Any, rules: Any) -> Iterator[Callab
     tunnel = Tunnel(papers, port)
 
     def use(name: str = "limiter:secret", *, with_client: bool = True) -> None:
-        kwargs = {"ssl_ca_certs": str(papers.authority)}
+        # As redis-py's client of a cluster writes them for each of its servers.
+        kwargs: dict[str, Any] = {"ssl_validate_ocsp": False, "ssl_validate_ocsp_stapled": False}
+        kwargs |= {"ssl_ca_certs": str(papers.authority)}
         if with_client:
             kwargs |= {"ssl_certfile": str(papers.client), "ssl_keyfile": str(papers.client)}
         alias = {
