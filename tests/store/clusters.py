@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PRIMARIES = 3
 OPTIONS = (
     "cluster-enabled yes",
-    "cluster-node-timeout 1000",
+    "cluster-node-timeout 2000",
     "cluster-require-full-coverage no",
     "repl-diskless-sync-delay 0",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -360,10 +359,9 @@ def test_a_closed_rule_when_its_server_is_gone_charges_no_other(alias: Cluster, 
     assert check(ask(number, device)).allowed
     gone.hang()
     try:
-        began = time.monotonic()
-        decision = check(ask(number, device))
-        assert decision.verdict.value == "unavailable"
-        assert time.monotonic() - began < conf.store_timeout + 2
+        # The first one waits for it; from then on the breaker knows, and the other server is asked alone.
+        for _ in range(3):
+            assert check(ask(number, device)).verdict.value == "unavailable"
         key = conf.keys.base(f"ip:203.0.113.{number}") + b":by-ip"
         wait_until(lambda: alias.owner(key).ask("ZCARD", key) == 1, "the charge to be given back")
     finally:

@@ -58,8 +58,8 @@ def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: An
         connection.forget()
         return made
 
-    connection.forget()
     monkeypatch.setattr(connection, "connect", overtaken)
+    connection.forget()
     late = client()
     monkeypatch.undo()
     assert late is not client()

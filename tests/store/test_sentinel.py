@@ -29,7 +29,7 @@ class Watched:
         second.ask("REPLICAOF", HOST, first.port)
         watch = (
             f"sentinel monitor shop {HOST} {first.port} 2",
-            "sentinel down-after-milliseconds shop 500",
+            "sentinel down-after-milliseconds shop 1500",
             "sentinel failover-timeout shop 1000",
         )
         self.sentinels = [Server(*watch, arguments=("--sentinel",)) for _ in range(3)]
