@@ -123,6 +123,8 @@ class ClusterGateway:
 
     def _together(self, cluster: ClusterClient, calls: list[ScriptCall], deadline: float) -> list[Any]:
         """Send all calls, and then take all replies; what has to be sent again is sent alone."""
+        if time.monotonic() >= deadline:
+            return [late()] * len(calls)
         begun = [self._begin(cluster, call, deadline) for call in calls]
         return [self._end(cluster, call, one, deadline) for call, one in zip(calls, begun, strict=True)]
 
@@ -184,8 +186,7 @@ class AsyncClusterGateway:
         try:
             calls = next(flow)
             while True:
-                replies = await asyncio.gather(*(self._reply(cluster, one, deadline) for one in calls))
-                calls = flow.send(replies)
+                calls = flow.send(await self._together(cluster, calls, deadline))
         except StopIteration as end:
             return _tell(end.value)
 
@@ -199,6 +200,11 @@ class AsyncClusterGateway:
                 making.add_done_callback(lambda late: late.cancelled() or late.exception())
                 raise late(error) from error
         return found  # type: ignore[no-any-return]
+
+    async def _together(self, cluster: ClusterClient, calls: list[ScriptCall], deadline: float) -> list[Any]:
+        if time.monotonic() >= deadline:
+            return [late()] * len(calls)
+        return await asyncio.gather(*(self._reply(cluster, one, deadline) for one in calls))
 
     async def _reply(self, cluster: ClusterClient, call: ScriptCall, deadline: float) -> Any:
         try:

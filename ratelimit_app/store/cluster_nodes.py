@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
 
+from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall, StoreTimeout, StoreUnavailable
 from ratelimit_app.core.slots import TryAgain
 from ratelimit_app.store import connection, health, scripts
@@ -129,8 +130,10 @@ class Watch:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, StoreUnavailable):
-            timed_out = isinstance(error, StoreTimeout)
-            self._breaker.failed(self._began, time.monotonic(), timed_out=timed_out)
+            now, timed_out = time.monotonic(), isinstance(error, StoreTimeout)
+            # Another server has used up the time: this one has not been late.
+            if not timed_out or now - self._began >= conf.store_timeout / 2:
+                self._breaker.failed(self._began, now, timed_out=timed_out)
         elif self._breaker.troubled and (error is None or isinstance(error, (Redirected, NoScriptError))):
             self._breaker.succeeded(self._began)
 
@@ -159,7 +162,7 @@ class Slots:
             making.set_exception(error)
 
 
-def late(error: BaseException) -> StoreTimeout:
+def late(error: BaseException | None = None) -> StoreTimeout:
     """Make the error of who waited in vain."""
     made = StoreTimeout("no reply within STORE_TIMEOUT")
     made.__cause__ = error
