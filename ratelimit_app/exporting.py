@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db.models import Q
 from django.utils import timezone
 
-from ratelimit_app.core.addresses import NetworkSet, parse_network
 from ratelimit_app.core.feeds import writing
+from ratelimit_app.core.feeds.cutting import Spared
 from ratelimit_app.core.networks import read_network, write_network
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Publication
 from ratelimit_app.publishing import content
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TextIO
 
-    from ratelimit_app.core.addresses import Network
     from ratelimit_app.models import Entry
 
 FORMATS = ("csv", "json", *writing.EDGE)
@@ -141,24 +140,20 @@ def _entries(model: type[Entry], now: datetime, report: Report) -> Iterator[writ
 
 def _networks(name: str, now: datetime, report: Report) -> Iterator[str]:
     """Give the networks of a list, each once and until its longest entry ends; those of the blacklist as they act."""
-    allowed = _allowed(now) if name == "blacklist" else []
-    spared = NetworkSet(allowed)
+    spared = Spared(_allowed(now) if name == "blacklist" else ())
     for kind, value, expires_at in _longest(LISTS[name], now):
         if kind != "ip":
             report.left_out[kind] += 1
             continue
         try:
-            version, prefix, number = read_network(value)
+            network = read_network(value)
         except ValueError:
             report.unreadable += 1
             continue
-        texts = [write_network(version, prefix, number)]
-        if allowed and spared.overlaps(network := parse_network(value)):
-            report.spared += 1
-            texts = [write_network(*read_network(str(part))) for part in without(network, allowed)]
-        if texts:
+        report.spared += spared.overlaps(*network)
+        for part in spared.left_of(*network):
             report.end_at(expires_at)
-        yield from texts
+            yield write_network(*part)
 
 
 def _longest(model: type[Entry], now: datetime) -> Iterator[tuple[str, str, datetime | None]]:
@@ -186,28 +181,12 @@ def _later(one: datetime | None, other: datetime | None) -> datetime | None:
     return None if one is None or other is None else max(one, other)
 
 
-def _allowed(now: datetime) -> list[Network]:
+def _allowed(now: datetime) -> Iterator[tuple[int, int, int]]:
     """Give the networks on the allowlist; what raw SQL left unreadable lets nobody pass."""
-    found = []
     for kind, value, _ in _longest(AllowlistEntry, now):
         if kind == "ip":
             with suppress(ValueError):
-                found.append(parse_network(value))
-    return found
-
-
-def without(network: Network, allowed: Iterable[Network]) -> list[Network]:
-    """Cut networks out of one; what is left, as few networks as hold it."""
-    parts: list[Any] = [network]
-    for other in allowed:
-        left: list[Any] = []
-        for part in parts:
-            if part.version != other.version or not part.overlaps(other):
-                left.append(part)
-            elif part.prefixlen < other.prefixlen:
-                left += part.address_exclude(other)
-        parts = left
-    return sorted(parts)
+                yield read_network(value)
 
 
 @contextmanager

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
-from ratelimit_app import snapshot_cache
 from ratelimit_app.bodies import field_text, is_too_large, max_body, parsed_body
+from ratelimit_app.clients import client_from, meta_name, warn_once
 from ratelimit_app.conf import conf
-from ratelimit_app.core.addresses import (
-    Address,
-    Client,
-    NetworkSet,
-    client_address,
-    client_of,
-    parse_address,
-    peer_client,
-)
 from ratelimit_app.core.asking import Memory, question
-from ratelimit_app.core.forwarding import hops
 from ratelimit_app.core.identity import NAMED_KINDS, Source, join, observed, parse_sources
 from ratelimit_app.core.plans import LEARNED
 from ratelimit_app.exceptions import BodyTooLarge
@@ -30,10 +19,11 @@ from ratelimit_app.routing import Routed
 from ratelimit_app.visitors import asession_of, auser_of, session_of, user_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from django.http import HttpRequest
 
+    from ratelimit_app.core.addresses import Address, Client
     from ratelimit_app.core.asking import Door, Question
     from ratelimit_app.core.decision import Decision
     from ratelimit_app.core.plans import Plan
@@ -44,8 +34,6 @@ logger = logging.getLogger("ratelimit_app")
 
 _UNKNOWN: Any = object()
 _IP, _USER, _SESSION = Source("ip"), Source("user"), Source("session")
-_UNPREFIXED = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
-_warned: set[str] = set()
 
 
 class RequestFacts(Routed):
@@ -75,7 +63,7 @@ class RequestFacts(Routed):
         """Who sends the request, None when nobody trustworthy names an address."""
         client = self._client
         if client is _UNKNOWN:
-            client = self._client = _client_of(self.request.META)
+            client = self._client = client_from(self.request.META)
         return client  # type: ignore[no-any-return]
 
     @property
@@ -157,7 +145,7 @@ class RequestFacts(Routed):
     def _ip(self) -> str:
         client = self.client
         if client is None:
-            _warn_once(
+            warn_once(
                 "no_address",
                 "ratelimit.address_unknown a request has no client address: such requests share 'ip:unknown'. Behind"
                 " a unix socket, put 'unix' into RATELIMIT_APP['TRUSTED_PROXIES'] and have the proxy send the header.",
@@ -228,7 +216,7 @@ _READERS: dict[str, Callable[[RequestFacts, str], str | None]] = {
 
 
 def _header(request: HttpRequest, name: str) -> str | None:
-    value: str | None = request.META.get(_meta_name(name))
+    value: str | None = request.META.get(meta_name(name))
     return value
 
 
@@ -246,50 +234,3 @@ def facts_of(request: Any) -> RequestFacts:
 def _tell_unlearnable(fact: str) -> None:
     """A project whose user or session cannot be read: the client counts by its address; the view will tell."""
     logger.warning("ratelimit.fact_unknown the %s of a request cannot be read", fact, exc_info=True)  # noqa: LOG014 - called while it is handled
-
-
-def _client_of(meta: Mapping[str, Any]) -> Client | None:
-    header, peer = meta.get(_meta_name(conf.client_ip_header)), meta.get("REMOTE_ADDR") or ""
-    prefixes = conf.ipv4_prefix, conf.ipv6_prefix
-    if not header:
-        return peer_client(peer, *prefixes)
-    client = _walked(peer, conf.client_ip_header, header, conf.trusted_proxies, conf.trusts_unix, *prefixes)
-    if "unlisted_proxy" not in _warned and client is not None and _is_unlisted_proxy(client.address, peer):
-        _warn_once(
-            "unlisted_proxy",
-            f"ratelimit.proxy_unlisted {conf.client_ip_header} arrives from the private address {peer}, which is not in"
-            " RATELIMIT_APP['TRUSTED_PROXIES']: if it is your proxy, list it, or all its clients share one limit.",
-        )
-        snapshot_cache.tell_unlisted(peer)
-    return client
-
-
-@lru_cache(maxsize=16_384)
-def _walked(  # noqa: PLR0913, PLR0917 - all that the answer depends on
-    peer: str,
-    name: str,
-    header: str,
-    trusted: NetworkSet,
-    trusts_unix: bool,
-    ipv4_prefix: int,
-    ipv6_prefix: int,
-) -> Client | None:
-    address = client_address(peer, hops(name, header), trusted, trusts_unix)
-    return None if address is None else client_of(address, ipv4_prefix, ipv6_prefix)
-
-
-@lru_cache(maxsize=256)
-def _meta_name(header: str) -> str:
-    """Name a header as WSGI does, so that one can be read without building the mapping of all."""
-    key = header.upper().replace("-", "_")
-    return key if key in _UNPREFIXED else f"HTTP_{key}"
-
-
-def _is_unlisted_proxy(address: Address, peer: str) -> bool:
-    return address == parse_address(peer) and address.is_private and address not in conf.trusted_proxies
-
-
-def _warn_once(what: str, message: str) -> None:
-    if what not in _warned:
-        _warned.add(what)
-        logger.warning(message)

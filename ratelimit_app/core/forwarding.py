@@ -27,6 +27,8 @@ SINGLE_VALUED = frozenset(
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PARAMETER = re.compile(r'[ \t]*([A-Za-z0-9!#$%&\'*+.^_`|~-]+)=("(?:[^"\\]|\\.)*"|[^";,\s]*)[ \t]*(?:;|$)')
 _ESCAPED = re.compile(r"\\(.)")
+# RFC 7239 lets a proxy hide its client's port and name the address all the same.
+_HIDDEN_PORT = re.compile(r"(\[[^\]]*\]|[^:\[]+):_[A-Za-z0-9._-]+")
 
 
 def is_header(name: str) -> bool:
@@ -73,8 +75,11 @@ def _elements(value: str) -> Iterator[str]:
 
 
 def _is_escaped(value: str, place: int) -> bool:
-    before = value[:place]
-    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+    """Whether an odd number of backslashes stands before a place; only these are looked at, however long the text."""
+    start = place
+    while start and value[start - 1] == "\\":
+        start -= 1
+    return (place - start) % 2 == 1
 
 
 def _for(element: str) -> str:
@@ -90,4 +95,7 @@ def _for(element: str) -> str:
     if len(found) != 1:
         return UNREADABLE
     text = found[0]
-    return _ESCAPED.sub(r"\1", text[1:-1]) if text.startswith('"') else text
+    if text.startswith('"'):
+        text = _ESCAPED.sub(r"\1", text[1:-1])
+    hidden = _HIDDEN_PORT.fullmatch(text) if ":_" in text else None
+    return hidden[1] if hidden else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,12 +19,12 @@ from tests.chaos import (
     drills_outage,
     page,
 )
+from tests.chaos.findings import Finding
 from tests.chaos.ground import ground
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.chaos.findings import Finding
     from tests.chaos.ground import Ground
 
 DRILLS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
@@ -44,9 +45,16 @@ DRILLS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
 
 
 def drill(name: str, *, short: bool) -> list[Finding]:
-    """Run one drill in a directory of its own."""
-    with ground(Path(tempfile.mkdtemp(prefix=f"chaos-{name}-")), short=short) as place:
-        return list(DRILLS[name](place))
+    """Run one drill in a directory of its own; one that cannot go on ends with a finding that says why."""
+    found: list[Finding] = []
+    try:
+        with ground(Path(tempfile.mkdtemp(prefix=f"chaos-{name}-")), short=short) as place:
+            found.extend(DRILLS[name](place))
+    except (OSError, EOFError, subprocess.SubprocessError) as error:
+        found.append(
+            Finding("the drill goes on to its end", f"{type(error).__name__}: {error}"[:300], held=False)
+        )
+    return found
 
 
 def title(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,7 +79,7 @@ def test_an_address_when_spelt_differently_is_one(text: str, expected: str) -> N
     [
         "", "unknown", "_hidden", "1.2.3", "127.1", "0x7f.1", "010.0.0.1", "203.0.113.9:", "203.0.113.9:x",
         "203.0.113.9:123456", "[2001:db8::1", "[2001:db8::1]443", "[2001:db8::1]:x", "2001:db8::1::", "1.2.3.4.5",
-        "for=203.0.113.9", "203.0.113.٩", "203.0.113.9:٤", "x" * 5_000,
+        "for=203.0.113.9", "203.0.113.٩", "203.0.113.9:٤", "x" * 5_000, "203.0.113.9%eth0", "[203.0.113.9%1]:80",
     ],
 )  # fmt: skip
 def test_a_text_when_no_address_is_none(text: str) -> None:
@@ -301,6 +302,13 @@ def test_a_set_of_networks_when_asked_for_an_overlap_agrees_with_ipaddress(
         ("Forwarded", "for=198.51.100.66, for=_gazonk, for=10.0.0.6", "10.0.0.6"),
         ("Forwarded", "for=198.51.100.66, proto=https", "10.0.0.5"),
         ("Forwarded", "for=203.0.113.9;for=198.51.100.66", "10.0.0.5"),
+        ("Forwarded", 'for="203.0.113.9:_port"', "203.0.113.9"),
+        ("Forwarded", 'for="[2001:db8::1]:_p-1.x"', "2001:db8::1"),
+        ("Forwarded", 'for="_hidden:_port"', "10.0.0.5"),
+        ("Forwarded", 'for="unknown:_port"', "10.0.0.5"),
+        ("Forwarded", 'for="203.0.113.9:_"', "10.0.0.5"),
+        ("Forwarded", 'for="203.0.113.9:_a:_b"', "10.0.0.5"),
+        ("X-Forwarded-For", "203.0.113.9:_port", "10.0.0.5"),
         ("Forwarded", "for = 203.0.113.9", "10.0.0.5"),
         ("Forwarded", "for=203.0.113.9 by=10.0.0.5", "10.0.0.5"),
         ("Forwarded", "203.0.113.9", "10.0.0.5"),
@@ -333,3 +341,22 @@ def test_a_forwarded_header_when_a_client_begins_it_ends_as_the_proxy_wrote_it(
         assert "203.0.113.9" == str(
             client_address("10.0.0.5", hops("Forwarded", value), TRUSTED, trust_unix=False)
         )
+
+
+class Watched(str):
+    """A text that counts the characters which are taken from it."""
+
+    taken = 0
+
+    def __getitem__(self, place: Any) -> str:
+        found = super().__getitem__(place)
+        self.taken += len(found)
+        return found
+
+
+@pytest.mark.parametrize("filling", ['"', '\\"', "\\", '",'])
+def test_a_forwarded_header_when_full_of_quotes_is_read_a_few_times_over(filling: str) -> None:
+    """Reading takes as long as the text is, not its square: it is the client who chooses the length."""
+    value = Watched(filling * 4_000 + '"')
+    assert "" in list(hops("Forwarded", value))
+    assert value.taken < 10 * len(value)
