@@ -208,7 +208,7 @@ def _level(row: Any, policy: Any) -> int:
 
 
 def _history(listed: list[tuple[str, str]]) -> Iterator[Change]:
-    """Give what was done in the admin, where it is installed; entries that were deleted are named there still."""
+    """Give what was done in the admin, where it is installed; the latest, deleted entries included."""
     if not apps.is_installed("django.contrib.admin"):
         return
     models: dict[int | None, type[Entry]] = {
@@ -218,7 +218,8 @@ def _history(listed: list[tuple[str, str]]) -> Iterator[Change]:
     rows = apps.get_model("admin", "LogEntry").objects.filter(
         content_type_id__in=models, object_repr__in=names
     )
-    for row in rows.select_related("user").order_by("action_time", "pk")[:MAX_CHANGES]:
+    latest_first = rows.select_related("user").order_by("-action_time", "-pk")[:MAX_CHANGES]
+    for row in reversed(latest_first):
         of = models[row.content_type_id]._meta.verbose_name  # noqa: SLF001 - Django's documented name
         what = f"{of}: {row.get_change_message() or row.get_action_flag_display()}"
         yield Change(at=row.action_time, by=row.user.get_username(), what=what)

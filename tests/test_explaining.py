@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from ratelimit_app import acquire, aexplain, block, check, explain, offences, snapshot_cache
+from ratelimit_app.explaining import MAX_CHANGES
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Rule
 from ratelimit_app.promotion import promote_repeat_offenders
 from tests.offending import make_policy, make_rule, offend
@@ -133,6 +136,23 @@ def test_what_was_done_in_the_admin_when_explained_outlives_the_entry(admin_clie
     assert "in the admin:" in str(found)
 
 
+def test_what_was_done_in_the_admin_when_it_is_much_ends_with_the_last(admin_user: User) -> None:
+    """The latest changes are told, in the order in which they were made; how the story ends is never cut off."""
+    of = ContentType.objects.get_for_model(BlacklistEntry)
+    LogEntry.objects.bulk_create(
+        LogEntry(
+            user=admin_user,
+            content_type=of,
+            object_repr=WHO,
+            action_flag=CHANGE,
+            change_message=f"no. {number}",
+        )
+        for number in range(MAX_CHANGES + 5)
+    )
+    told = [change.what.rpartition(" ")[2] for change in explain(WHO).history]
+    assert [str(number) for number in range(5, MAX_CHANGES + 5)] == told
+
+
 @pytest.mark.usefixtures("_published")
 def test_a_promotion_when_explained_has_offences_level_and_evidence() -> None:
     """What it did, how far it has climbed, and the reason that was written down."""
@@ -192,7 +212,24 @@ def test_redis_when_it_is_away_leaves_its_part_unknown(settings: Any) -> None:
     found = json.loads(run(WHO, "--json", status=1))
     assert ["scraping"] == [row["reason"] for row in found["listings"]]
     assert len(found["unknown"]) >= 1
-    assert "not known:\n  Redis" in run(WHO, status=1)
+    text = run(WHO, status=1)
+    assert "not known:\n  Redis" in text
+    for title in ("in Redis", "rules", "offences"):
+        assert f"\n{title}:\n  not known" in text
+    assert "\nallowlist:\n  nothing" in text
+
+
+@pytest.mark.usefixtures("_published")
+@pytest.mark.parametrize(
+    "text", ["a\nrules:\n  nothing", "\x1b[2Jgone", "\u202egnihton", "\x9b2J", "a\rb\u2028c"]
+)
+def test_a_reason_when_it_holds_control_characters_is_told_as_one_line(text: str) -> None:
+    """What a feed or a client wrote neither forges a part of the text nor drives a terminal."""
+    BlacklistEntry.objects.create(kind="ip", value="203.0.113.9", reason=text)
+    (line,) = (line for line in run(WHO).splitlines() if line.startswith(f"  {WHO}"))
+    assert line.isprintable()
+    assert line.endswith(text.encode("unicode_escape").decode())
+    assert text == explain(WHO).listings[0].reason
 
 
 def test_the_database_when_it_is_away_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ class Explanation:
         return found
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(map(_printable, _lines(self)))
 
 
 def _plain(value: Any) -> Any:
@@ -117,21 +117,30 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
+def _printable(line: str) -> str:
+    """Write what is no printable character as its escape: a reason may hold what a client or a feed wrote."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
 def _lines(found: Explanation) -> Iterator[str]:
     yield found.identity
     ban = {"": "not banned", "never": "banned for good"}.get(
         found.banned_until, f"banned until {found.banned_until}"
     )
-    yield from _part("in Redis", [] if any(text.startswith("Redis") for text in found.unknown) else [ban])
+    unread = ["not known"] if any(text.startswith("Redis") for text in found.unknown) else []
+    yield from _part("in Redis", unread or [ban])
     for of in ("allowlist", "blacklist"):
         yield from _part(of, [_listing(row) for row in found.listings if row.of == of])
     if found.history:
         yield from _part("in the admin", [f"{row.at}, {row.by}: {row.what}" for row in found.history])
-    windows = [_window(row) for row in found.windows]
+    windows = [_window(row) for row in found.windows] or unread
     yield from _part("rules", [*windows, *(f"{rule} (asks for the whole of it)" for rule in found.joined)])
     yield from _part(
         "offences",
-        [f"{row.rule}: {row.count:,}, from {row.first_at} to {row.last_at}" for row in found.offences],
+        [f"{row.rule}: {row.count:,}, from {row.first_at} to {row.last_at}" for row in found.offences]
+        or unread,
     )
     yield from _part("this process remembers", [_remembered(row) for row in found.remembered])
     if found.unknown:

@@ -79,7 +79,7 @@ def main() -> int:
         found[name] = title(name), drill(name, short=options.short)
         show(name, found[name], time.monotonic() - began)
     if options.page:
-        page.write(found)
+        page.write(found, short=options.short)
     judged = [one for _, findings in found.values() for one in findings if not (options.short and one.timed)]
     return int(not all(one.held for one in judged))
 
