@@ -21,10 +21,10 @@ BENCH_INSTALLED = $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo run test check format lint contracts types django bench chaos soak fuzz docs clean
+.PHONY: help install demo run test test-servers check format lint contracts types django bench chaos soak fuzz docs clean
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(INSTALLED) ## make the virtual environment (PYTHON=python3.12 and VENV=… to choose)
 
@@ -43,6 +43,11 @@ run: $(INSTALLED) ## the same site, left running until Ctrl-C
 
 test: check ## all checks, then every test (PYTEST_ARGS="-k rates" to choose)
 	"$(BIN)/pytest" $(PYTEST_ARGS)
+
+test-servers: $(INSTALLED) ## what touches a server, on the one that TEST_SERVER names, such as /usr/bin/redis-server
+	@test -n "$(TEST_SERVER)" || { echo "Name a server: make test-servers TEST_SERVER=/usr/bin/redis-server"; exit 2; }
+	TEST_SERVER="$(TEST_SERVER)" "$(BIN)/pytest" tests/store tests/test_limiter.py tests/test_publishing.py \
+		tests/test_offences.py tests/test_promotion.py tests/integration/test_exactness.py $(PYTEST_ARGS)
 
 check: lint contracts types django ## everything that is checked without running a test
 

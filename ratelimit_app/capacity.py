@@ -19,7 +19,7 @@ from ratelimit_app.core.rates import parse_rates
 from ratelimit_app.core.rules import Rule
 from ratelimit_app.doors import pass_door
 from ratelimit_app.identities import IdentityFacts, named
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import client, each_server, unavailable
 
 if TYPE_CHECKING:
     from ratelimit_app.core.decision import Decision
@@ -77,10 +77,13 @@ class _Trial:
 
     def clean(self) -> None:
         """Delete the keys. They have an end of their own, should this fail."""
-        redis, keys = client(), list(self.keys)
+        keys = list(self.keys)
         with unavailable():
             for at in range(0, len(keys), AT_ONCE):
-                redis.unlink(*keys[at : at + AT_ONCE])
+                pipe: Any = client().pipeline(transaction=False)
+                for key in keys[at : at + AT_ONCE]:
+                    pipe.unlink(key)
+                pipe.execute()
 
 
 def measure(rules: int, *, seconds: float = SECONDS) -> Costs:
@@ -138,9 +141,9 @@ def _slice(trial: _Trial, seconds: float, others: float) -> _Slice:
 def _server_cpu() -> float:
     """Give the CPU seconds of the whole server, its kernel time included."""
     with unavailable():
-        info: Any = client().info("cpu")
+        each: Any = [one.info("cpu") for one in each_server()]
     try:
-        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+        return sum(float(info["used_cpu_user"]) + float(info["used_cpu_sys"]) for info in each)
     except (KeyError, ValueError) as error:
         msg = f"INFO cpu says nothing of the server's CPU time: {error!r}"
         raise StoreUnavailable(msg) from error

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_app import snapshot_cache
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import StoreUnavailable
+from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
 from ratelimit_app.core.identity import split
 from ratelimit_app.core.snapshot import EMPTY
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import client, is_spread, site, unavailable
+from ratelimit_app.store.gateway import gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,7 @@ class OffenceBuffer:
         self._raw: deque[tuple[str, str, float]] = deque()
         self._pending: tuple[str, Counter[Line]] | None = None
         self.dropped = 0
+        self.token = uuid.uuid4().hex.encode()
 
     def discard(self) -> None:
         """Forget what is buffered, once a flush that is under way has ended (for tests)."""
@@ -83,7 +85,9 @@ class OffenceBuffer:
     def flush(self) -> None:
         """Send what is buffered to Redis now. What Redis does not take is kept; raises nothing then."""
         with self._flushing, suppress(StoreUnavailable), unavailable():
-            if self._pending is not None and not client().exists(_flush_key(self._pending[0])):
+            if self._pending is not None and (
+                is_spread() or not client().exists(_flush_key(self._pending[0]))
+            ):
                 _send(*self._pending)
             self._pending = None
             while lines := self._take():
@@ -106,25 +110,39 @@ def _flush_key(flush_id: str) -> str:
 
 
 def _send(flush_id: str, lines: Counter[Line]) -> None:
-    snapshot = snapshot_cache.known() or EMPTY
-    pipe: Any = client().pipeline(transaction=True)
-    pipe.set(_flush_key(flush_id), 1, ex=600)
+    ttl, spread = (snapshot_cache.known() or EMPTY).offence_ttl, is_spread()
+    pipe: Any = site().pipeline(transaction=True)
+    if not spread:
+        pipe.set(_flush_key(flush_id), 1, ex=600)
     newest: dict[str, int] = {}
     for (part, label, second), count in lines.items():
-        key = conf.keys.offences(part)
-        pipe.hincrby(key, f"{second}|{label}", count)
-        pipe.expire(key, snapshot.offence_ttl)
+        if not spread:
+            key = conf.keys.offences(part)
+            pipe.hincrby(key, f"{second}|{label}", count)
+            pipe.expire(key, ttl)
         newest[part] = max(second, newest.get(part, 0))
     pipe.zadd(conf.keys.offenders, newest, gt=True)
-    pipe.zremrangebyscore(conf.keys.offenders, "-inf", max(newest.values()) - snapshot.offence_ttl)
-    pipe.expire(conf.keys.offenders, snapshot.offence_ttl)
+    pipe.zremrangebyscore(conf.keys.offenders, "-inf", max(newest.values()) - ttl)
+    pipe.expire(conf.keys.offenders, ttl)
     pipe.execute()
+    if spread:
+        _send_apart(flush_id, lines, ttl)
+
+
+def _send_apart(flush_id: str, lines: Counter[Line], ttl: int) -> None:
+    """Count each identity's lines at its own server, which remembers the last flush of this process by itself."""
+    words: dict[str, list[bytes]] = {}
+    for (part, label, second), count in lines.items():
+        words.setdefault(part, []).extend((f"{second}|{label}".encode(), b"%d" % count))
+    head = [_buffer.token, flush_id.encode(), b"%d" % ttl]
+    for part, told in words.items():
+        gateway().call(ScriptCall("offend", [conf.keys.offences(part)], head + told))
 
 
 def offenders(since_s: float) -> list[str]:
     """Give the identities with an offence at or after a time, in seconds since the epoch. Raises StoreUnavailable."""
     with unavailable():
-        parts: Any = client().zrangebyscore(conf.keys.offenders, since_s, "+inf")
+        parts: Any = site().zrangebyscore(conf.keys.offenders, since_s, "+inf")
     return [part.decode() for part in parts]
 
 
@@ -134,6 +152,8 @@ def counts(part: str) -> list[tuple[int, str, int]]:
         rows: Any = client().hgetall(conf.keys.offences(part))
     found = []
     for name, count in rows.items():
+        if name.startswith(b"!"):  # a process's last flush
+            continue
         second, _, label = name.decode().partition("|")
         found.append((int(second), label, int(count)))
     return sorted(found)
@@ -144,7 +164,7 @@ def forget(part: str, before_s: float | None = None) -> None:
     with unavailable():
         if before_s is None:
             client().delete(conf.keys.offences(part))
-            client().zrem(conf.keys.offenders, part)
+            site().zrem(conf.keys.offenders, part)
             return
         old = [f"{second}|{label}" for second, label, _ in counts(part) if second <= before_s]
         if old:

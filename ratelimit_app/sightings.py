@@ -18,7 +18,7 @@ from ratelimit_app import snapshot_cache
 from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import client, site, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -96,7 +96,7 @@ def _hour() -> int:
 
 
 def _active_key(hour: int) -> str:
-    return f"{conf.keys.root}:active:{hour}"
+    return conf.keys.of_site(f"active:{hour}")
 
 
 def _users_key(address: str, hour: int) -> bytes:
@@ -107,7 +107,7 @@ def active() -> int:
     """Count the addresses seen in this hour and the one before it, give or take a percent. Raises StoreUnavailable."""
     hour = _hour()
     with unavailable():
-        found: Any = client().pfcount(_active_key(hour), _active_key(hour - 1))
+        found: Any = site().pfcount(_active_key(hour), _active_key(hour - 1))
     return int(found)
 
 
@@ -123,7 +123,8 @@ def users_at(addresses: Collection[str]) -> dict[str, int]:
         for start in range(0, len(wanted), CHUNK):
             pipe: Any = client().pipeline(transaction=False)
             for address in wanted[start : start + CHUNK]:
-                pipe.pfcount(_users_key(address, hour), _users_key(address, hour - 1))
+                # By its name: redis-py's pipelines for a cluster have no method for it.
+                pipe.execute_command("PFCOUNT", _users_key(address, hour), _users_key(address, hour - 1))
             found += map(int, pipe.execute())
     return dict(zip(wanted, found, strict=True))
 

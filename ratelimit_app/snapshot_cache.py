@@ -16,7 +16,7 @@ from ratelimit_app.core.access_lists import NetworkTable
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.snapshot import EMPTY, Snapshot, load
 from ratelimit_app.store import networks, notices
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import site, unavailable
 from ratelimit_app.store.processes import Presence
 from ratelimit_app.store.warmup import Wish, read_wish
 
@@ -173,7 +173,7 @@ class SnapshotCache:
 
     def _ask(self) -> Any:
         """Read the clock, the notices and the wish to warm up, and give the versions of snapshot and networks."""
-        pipe: Any = client().pipeline(transaction=False)
+        pipe: Any = site().pipeline(transaction=False)
         pipe.time()
         pipe.hmget(conf.keys.snapshot, "version", "networks")
         pipe.get(conf.keys.warmup)
@@ -191,7 +191,7 @@ class SnapshotCache:
         return versions
 
     def _load(self) -> None:
-        body: Any = client().hget(conf.keys.snapshot, "body")
+        body: Any = site().hget(conf.keys.snapshot, "body")
         before = self._snapshot
         try:
             self._snapshot = load(body or b"null", self._networks(), self._report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     settings.DATA.mkdir(parents=True, exist_ok=True)
     _server = ValkeyServer(port=0, data_dir=settings.DATA, unix_socket_path=settings.VALKEY_SOCKET)
+    _server._binary_path = os.environ.get("TEST_SERVER") or _server._binary_path
     _server.start()
 
 

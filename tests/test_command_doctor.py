@@ -19,7 +19,7 @@ from ratelimit_app.core.capacity import Costs, Load, as_data
 from ratelimit_app.core.snapshot import EMPTY
 from ratelimit_app.requests import facts_of
 from ratelimit_app.snapshot_cache import override
-from ratelimit_app.store.connection import BACKEND as CACHE_BACKEND
+from ratelimit_app.store.aliases import BACKEND as CACHE_BACKEND
 from ratelimit_app.store.processes import Presence
 from tests.chaos.ground import free_port
 
@@ -104,7 +104,7 @@ def test_a_server_that_evicts_when_looked_at_is_a_finding(valkey: Any) -> None:
     finally:
         valkey.config_set("maxmemory", 0)
         valkey.config_set("maxmemory-policy", "noeviction")
-    assert "eviction" == finding["id"]
+    assert "ratelimit_app.W032" == finding["id"]
     assert "allkeys-lru" in finding["message"]
 
 
@@ -134,7 +134,7 @@ def test_a_node_of_a_cluster_when_looked_at_is_a_finding(tmp_path: Path, setting
             while "redis" in (ids := [finding["id"] for finding in look(1)]):
                 assert time.monotonic() < until
                 time.sleep(0.05)
-            assert ["cluster"] == ids
+            assert ["ratelimit_app.E030"] == ids
         finally:
             server.kill()
 

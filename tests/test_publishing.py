@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from ratelimit_app.signals import identity_unblocked, snapshot_published
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+ROUND, PATIENCE_MS = 2, 20_000  # Redis rounds up; a busy machine takes its time between two looks
 DEAD = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
@@ -109,7 +111,8 @@ def test_a_ban_when_published_is_a_mark_or_a_network(
     if is_mark:
         assert to_us(end) == mark(valkey, entry.identity)
         assert to_us(end) == int(valkey.hget(conf.keys.marks, entry.identity))
-        assert -(-to_us(end) // 1_000) == valkey.pexpiretime(conf.keys.mark(entry.identity))
+        left = valkey.pttl(conf.keys.mark(entry.identity))
+        assert -ROUND <= time.time() * 1_000 + left - end.timestamp() * 1_000 <= PATIENCE_MS
         assert [kind] == body(valkey)["kinds"]
     else:
         assert to_us(end) == int(valkey.hget(conf.keys.networks, value))

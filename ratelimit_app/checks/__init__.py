@@ -13,13 +13,13 @@ from django.utils.module_loading import import_string
 
 from ratelimit_app.authentication import BACKEND, EVERY_TRY, FAILURES, is_installed
 from ratelimit_app.checks.proxies import check_proxies
+from ratelimit_app.checks.store import SERVER, check_cache, check_pool, check_server, check_timeouts
 from ratelimit_app.conf import conf
 from ratelimit_app.core.identity import IdentityError, Source, are_client_chosen, hold_client, parse_sources
 from ratelimit_app.core.rates import RateError, parse_rates
 from ratelimit_app.limits import decorating
 from ratelimit_app.models import Rule
 from ratelimit_app.normalizing import load
-from ratelimit_app.store.connection import BACKEND as CACHE_BACKEND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,19 +36,6 @@ def check_settings(**_: Any) -> Iterable[CheckMessage]:
     """E001: a setting that does not exist or cannot be used."""
     for name, value, expected in conf.problems():
         yield Error(f"{name} is {value!r}.", hint=f"Expected {expected}.", id="ratelimit_app.E001")
-
-
-def check_cache(**_: Any) -> Iterable[CheckMessage]:
-    """E002: limits that every process would count for itself."""
-    cache = getattr(settings, "CACHES", {}).get(conf.cache)
-    backend = cache.get("BACKEND") if cache else None
-    if conf.enabled and backend != CACHE_BACKEND:
-        found = f"has the backend {backend!r}" if cache else "does not exist"
-        yield Error(
-            f"The cache alias {conf.cache!r}, named by RATELIMIT_APP['CACHE'], {found}.",
-            hint=f"Limits are shared through Redis: give CACHES[{conf.cache!r}] the backend {CACHE_BACKEND!r}.",
-            id="ratelimit_app.E002",
-        )
 
 
 def check_middleware_order(**_: Any) -> Iterable[CheckMessage]:
@@ -239,6 +226,7 @@ def check_throttle_alone(**_: Any) -> Iterable[CheckMessage]:
 CHECKS = (
     check_settings,
     check_cache,
+    check_pool,
     check_middleware_order,
     check_proxies,
     check_raise,
@@ -256,5 +244,7 @@ def connect() -> None:
     """Register the checks."""
     for check in CHECKS:
         register(check, Tags.security)
+    register(check_timeouts, Tags.security, deploy=True)
+    register(check_server, Tags.security, SERVER, deploy=True)
     register(check_keys_in_database, Tags.database)
     register(check_attempts_in_database, Tags.database)

@@ -9,16 +9,26 @@ failure policy, shadow mode and "the longest wait wins".
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.core.access_lists import latest
 from ratelimit_app.core.asking import Ask, Memory, Need, Uncountable
-from ratelimit_app.core.calls import NO_RULE, ScriptCall, StoreUnavailable, blocked, judged, read_reply
+from ratelimit_app.core.calls import (
+    NO_RULE,
+    ScriptCall,
+    StoreUnavailable,
+    blocked,
+    judged,
+    read_reply,
+    refund_call,
+)
 from ratelimit_app.core.decision import Decision, Reason, Verdict
 from ratelimit_app.core.leasing import draw
 from ratelimit_app.core.local_answers import Asked, learn, recall
 from ratelimit_app.core.plans import argument
+from ratelimit_app.core.slots import PartlyAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,12 +76,51 @@ def _decide(ask: Ask) -> Flow:  # noqa: C901, PLR0911 - the whole order on one s
         memory.require_store()
         reply = yield call
         decision = read_reply(reply, asked.marks, asked.demands, look)
-    except StoreUnavailable:
-        memory.store_failed = True
-        return _unavailable(ask, asked)
+    except StoreUnavailable as error:
+        return (yield from _fall_back(ask, asked, error))
     learn(ask.world.local(), asked, reply)
     memory.remember(asked.marks, decision)
     return decision
+
+
+def _fall_back(ask: Ask, asked: Asked, error: StoreUnavailable) -> Flow:
+    """Decide without Redis, or without those of its servers that did not answer."""
+    ask.facts.memory.store_failed = True
+    if isinstance(error, PartlyAnswered):
+        return (yield from _decide_partly(ask, asked, error))
+    return _unavailable(ask, asked)
+
+
+def _decide_partly(ask: Ask, asked: Asked, part: PartlyAnswered) -> Flow:
+    """Decide what some servers of a cluster have answered, and follow the failure policy for what they have not."""
+    memory, count = ask.facts.memory, len(asked.marks)
+    rest = (
+        [n for n in range(count) if n not in part.marks],
+        [n for n in range(len(asked.demands)) if n not in part.rules],
+    )
+    answered, unanswered = (
+        asked._replace(
+            marks=[asked.marks[n] for n in marks],
+            words=[asked.words[n] for n in marks] + [asked.words[count + n] for n in rules],
+            demands=[asked.demands[n] for n in rules],
+        )
+        for marks, rules in ((part.marks, part.rules), rest)
+    )
+    decision = read_reply(part.reply, answered.marks, answered.demands, asked.look)
+    learn(ask.world.local(), answered, part.reply)
+    memory.remember(answered.marks, decision)
+    if not decision.allowed:
+        return decision
+    policy = _unavailable(ask, unanswered)
+    if policy.allowed:
+        return replace(recalled(memory) if memory.results else policy, degraded=True)
+    if charges := decision.charges:
+        # Denied, a request charges nothing. What cannot be given back leaves its window by itself.
+        with suppress(StoreUnavailable):
+            yield refund_call(charges, ask.world.frozen_now())
+        for charge in charges:
+            charge.refunded = True
+    return policy
 
 
 def _decide_late(ask: Ask) -> Flow:

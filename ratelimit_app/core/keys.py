@@ -1,8 +1,8 @@
 """
-Redis keys: `<prefix>:<schema>:{<identity>}:<rule>`.
+Redis keys: `<prefix>:<schema>:{<identity>}:<rule>`, and `<prefix>:<schema>:<what>{site}` for what all share.
 
 The identity is the hash tag, so that all keys of one identity share a slot of Redis Cluster; its braces are
-escaped by `identity`. No key is longer than 200 bytes: what is long becomes a digest.
+escaped by `identity`. What all share has a slot of its own. No key is longer than 200 bytes: what is long becomes a digest.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ class Keys:
     def __init__(self, prefix: str, secret: bytes) -> None:
         self.secret = secret
         self.root = f"{prefix}:{SCHEMA}"
-        self.snapshot = f"{self.root}:snapshot"
-        self.networks = f"{self.root}:networks"
-        self.network_changes = f"{self.root}:networks:changes"
-        self.marks = f"{self.root}:marks"
-        self.offenders = f"{self.root}:offenders"
-        self.notices = f"{self.root}:notices"
-        self.processes = f"{self.root}:processes"
-        self.warmup = f"{self.root}:warmup"
+        self.snapshot = self.of_site("snapshot")
+        self.networks = self.of_site("networks")
+        self.network_changes = self.of_site("networks:changes")
+        self.marks = self.of_site("marks")
+        self.offenders = self.of_site("offenders")
+        self.notices = self.of_site("notices")
+        self.processes = self.of_site("processes")
+        self.warmup = self.of_site("warmup")
         self._head = f"{self.root}:{{".encode()
+
+    def of_site(self, name: str) -> str:
+        """Key of what is there once for the whole site: all of these share a slot."""
+        return f"{self.root}:{name}{{site}}"
 
     def base(self, identity: str) -> bytes:
         """Begin all keys of an identity."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ratelimit_app import snapshot_cache
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import site, unavailable
 
 
 def redis_now() -> float:
@@ -14,7 +14,7 @@ def redis_now() -> float:
     if frozen is not None:
         return frozen / 1_000_000
     with unavailable():
-        seconds, micros = client().time()
+        seconds, micros = site().time()
     return float(seconds) + float(micros) / 1_000_000
 
 

@@ -11,7 +11,7 @@ from ratelimit_app.core.calls import ScriptCall
 from ratelimit_app.core.entries import is_exact
 from ratelimit_app.core.identity import value_of
 from ratelimit_app.store import notices
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import client, is_spread, site, unavailable
 from ratelimit_app.store.gateway import gateway
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TTL_MS = 30 * 24 * 3_600 * 1_000
 MAX_CHANGES = 1_000
+UNFINISHED = "?"  # in the index: a mark that is being written
 CHUNK = 1_000
 # Written in one transaction, which holds up the server: about a third of a millisecond.
 MARKS_AT_ONCE = notices.MAX_NAMED
@@ -54,7 +55,7 @@ def is_client(identity: str) -> bool:
 def read_snapshot() -> Held:
     """Read the snapshot. Raises StoreUnavailable."""
     with unavailable():
-        pipe: Any = client().pipeline(transaction=False)
+        pipe: Any = site().pipeline(transaction=False)
         pipe.hmget(conf.keys.snapshot, "version", "networks", "body")
         reply = pipe.execute(raise_on_error=False)[0]
     version, networks, body = reply if isinstance(reply, list) else (None, None, None)
@@ -94,13 +95,16 @@ def read_bans(identities: Collection[str]) -> dict[str, Ban]:
     if not ordered:
         return {}
     with unavailable():
-        pipe: Any = client().pipeline(transaction=False)
+        pipe: Any = site().pipeline(transaction=False)
         pipe.hmget(conf.keys.marks, ordered)
         pipe.hmget(conf.keys.networks, [value_of(identity) for identity in ordered])
+        apart = client().pipeline(transaction=False) if is_spread() else pipe
         for identity in filter(is_client, ordered):
-            pipe.execute_command("GET", conf.keys.mark(identity))
+            apart.execute_command("GET", conf.keys.mark(identity))
         # A key of another type is as good as none: what is missing gets written.
         noted, networks, *marks = pipe.execute(raise_on_error=False)
+        if apart is not pipe:
+            marks = apart.execute(raise_on_error=False)
     noted, networks = (
         reply if isinstance(reply, list) else [None] * len(ordered) for reply in (noted, networks)
     )
@@ -137,20 +141,33 @@ def _put_marks(ends: Mapping[str, int | None], of_call: list[str]) -> None:
     gone = [identity for identity, end in ends.items() if end is None]
     with unavailable():
         # At once or not at all: a mark that is as it should be is not written again, so its notice must not be lost.
-        pipe: Any = client().pipeline(transaction=True)
+        pipe: Any = site().pipeline(transaction=True)
+        if is_spread():
+            # No transaction sees all servers. Until the last one the index differs, so that the sync begins anew.
+            if kept:
+                site().hset(keys.marks, mapping=dict.fromkeys(kept, UNFINISHED))
+            apart = client().pipeline(transaction=False)
+            _mark(apart, kept, gone)
+            apart.execute()
         # The index always knows at least what decides, so that nothing that decides is ever forgotten.
         if kept:
             pipe.hset(keys.marks, mapping=kept)
-        for identity, end in kept.items():
-            # By its bare name: the method's own work costs more than the command, and there may be a million.
-            life = ("PXAT", -(-end // 1_000)) if end else ("PX", TTL_MS)
-            pipe.execute_command("SET", keys.mark(identity), end, *life)
-        for identity in gone:
-            pipe.execute_command("DEL", keys.mark(identity))
+        if not is_spread():
+            _mark(pipe, kept, gone)
         if gone:
             pipe.hdel(keys.marks, *gone)
         pipe.pexpire(keys.marks, TTL_MS)
         notices.commit(pipe, of_call)
+
+
+def _mark(pipe: Any, kept: Mapping[str, int], gone: Collection[str]) -> None:
+    """Add the marks themselves to a pipeline."""
+    for identity, end in kept.items():
+        # By its bare name: the method's own work costs more than the command, and there may be a million.
+        life = ("PXAT", -(-end // 1_000)) if end else ("PX", TTL_MS)
+        pipe.execute_command("SET", conf.keys.mark(identity), end, *life)
+    for identity in gone:
+        pipe.execute_command("DEL", conf.keys.mark(identity))
 
 
 def noted() -> Iterator[dict[str, int | None]]:
@@ -159,8 +176,8 @@ def noted() -> Iterator[dict[str, int | None]]:
         cursor = None
         while cursor != 0:
             with unavailable():
-                is_ours = client().type(key) == b"hash"
-                reply: Any = client().hscan(key, cursor or 0, count=CHUNK) if is_ours else (0, {})
+                is_ours = site().type(key) == b"hash"
+                reply: Any = site().hscan(key, cursor or 0, count=CHUNK) if is_ours else (0, {})
             cursor, fields = reply
             yield {prefix + field.decode("utf-8", "replace"): _end(end) for field, end in fields.items()}
 
@@ -168,7 +185,7 @@ def noted() -> Iterator[dict[str, int | None]]:
 def count() -> int:
     """Count the identities that Redis has a ban of. Raises StoreUnavailable."""
     with unavailable():
-        pipe: Any = client().pipeline(transaction=False)
+        pipe: Any = site().pipeline(transaction=False)
         pipe.hlen(conf.keys.marks)
         pipe.hlen(conf.keys.networks)
         return sum(reply for reply in pipe.execute(raise_on_error=False) if type(reply) is int)
@@ -178,12 +195,15 @@ def renew(identities: Collection[str]) -> None:
     """Let what never ends live on for another 30 days. Raises StoreUnavailable."""
     keys = conf.keys
     with unavailable():
-        pipe: Any = client().pipeline(transaction=False)
+        pipe: Any = site().pipeline(transaction=False)
         for key in (keys.snapshot, keys.networks, keys.network_changes, keys.marks):
             pipe.pexpire(key, TTL_MS)
+        apart = client().pipeline(transaction=False) if is_spread() else pipe
         for identity in identities:
-            pipe.execute_command("PEXPIRE", keys.mark(identity), TTL_MS)
+            apart.execute_command("PEXPIRE", keys.mark(identity), TTL_MS)
         pipe.execute()
+        if apart is not pipe:
+            apart.execute()
 
 
 def claim(milliseconds: int) -> bool:
@@ -204,8 +224,8 @@ def drop_strangers() -> None:
     kinds = {keys.marks: b"hash", keys.networks: b"hash", keys.processes: b"hash", keys.notices: b"stream"}
     with unavailable():
         for key, kind in kinds.items():
-            if client().type(key) not in (kind, b"none"):
-                client().delete(key)
+            if site().type(key) not in (kind, b"none"):
+                site().delete(key)
 
 
 def _end(value: bytes | None) -> int | None:

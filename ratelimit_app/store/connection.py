@@ -1,9 +1,4 @@
-"""
-Connections of the limiter's own, made from a django-redis alias.
-
-django-redis keys its pools by URL alone and redis-py's timeouts are not a limiter's, so the alias's location and
-options are given to the alias's own connection factory class with a pool registry and timeouts of ours.
-"""
+"""Connections of the limiter's own: the client of an alias, and the idle connections that carry script calls."""
 
 from __future__ import annotations
 
@@ -12,19 +7,17 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
-from redis.backoff import NoBackoff
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.maint_notifications import MaintNotificationsConfig
-from redis.retry import Retry
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
+from ratelimit_app.store.aliases import connect
+from ratelimit_app.store.attempts import Attempt
+from ratelimit_app.store.cluster import ClusterClient
 from ratelimit_app.store.wire import Wire
 
 if TYPE_CHECKING:
@@ -33,10 +26,9 @@ if TYPE_CHECKING:
     import redis
 
 
-BACKEND = "django_redis.cache.RedisCache"
-FACTORY = "django_redis.pool.ConnectionFactory"
 POLL_AFTER = 1.0
 MAX_CONNECTING = 32
+LOOK_AGAIN = 0.001  # seconds between two looks for a connection that comes free
 _clients: dict[tuple[str, int], Any] = {}
 
 
@@ -52,42 +44,48 @@ def client(alias: str | None = None) -> redis.Redis:
     found = clients.get((alias, os.getpid()))
     if found is None:
         try:
-            found = clients[(alias, os.getpid())] = _connect(alias)
+            with unavailable():
+                found = clients[(alias, os.getpid())] = connect(alias)
         except (ImproperlyConfigured, ImportError, ValueError, TypeError, KeyError) as error:
             msg = f"the cache alias {alias!r} gives no Redis client: {error}"
             raise StoreUnavailable(msg) from error
     return found  # type: ignore[no-any-return]
 
 
-def _connect(alias: str) -> Any:
-    cache = settings.CACHES.get(alias)
-    if cache is None or cache.get("BACKEND") != BACKEND:
-        msg = f"CACHES[{alias!r}] is no {BACKEND}"
-        raise ImproperlyConfigured(msg)
-    options: dict[str, Any] = dict(cast("dict[str, Any]", cache.get("OPTIONS", {})))
-    ours: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "decode_responses": False}
-    ours |= {"socket_timeout": conf.store_timeout, "socket_connect_timeout": conf.store_timeout}
-    # redis-py refuses these notices with its RESP2 parser, and a script call has no use for them.
-    ours |= {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
-    options |= {"CONNECTION_POOL_KWARGS": {**options.get("CONNECTION_POOL_KWARGS", {}), **ours}}
-    options |= {"SOCKET_TIMEOUT": conf.store_timeout, "SOCKET_CONNECT_TIMEOUT": conf.store_timeout}
-    options |= {"REDIS_CLIENT_KWARGS": {}}
-    path: Any = options.get("CONNECTION_FACTORY") or getattr(
-        settings, "DJANGO_REDIS_CONNECTION_FACTORY", FACTORY
-    )
-    factory = type("LimiterConnectionFactory", (import_string(str(path)),), {"_pools": {}})
-    location: Any = cache["LOCATION"]
-    url = location.split(",")[0] if isinstance(location, str) else location[0]
-    made = factory(options).connect(url)
-    # Once more: what the URL says (`?socket_timeout=5`) wins over the options. Connections take none of the pool's.
-    made.connection_pool.connection_kwargs.update(ours)
-    return made
+def known(alias: str) -> Any:
+    """Give the client of an alias where it has been made: that of a cluster is not made while a request waits."""
+    return _clients.get((alias, os.getpid()))
 
 
-def connection_kwargs(alias: str) -> tuple[type, dict[str, Any]]:
-    """Give the class and the arguments of an alias's connections."""
-    pool = client(alias).connection_pool
+def site() -> redis.Redis:
+    """Give the client of the server that keeps what is there once for the whole site. Raises StoreUnavailable."""
+    made: Any = client()
+    if not isinstance(made, ClusterClient):
+        return made  # type: ignore[no-any-return]
+    with unavailable():
+        return made.owner(conf.keys.snapshot)
+
+
+def is_spread() -> bool:
+    """Whether keys may be on several servers, so that no transaction sees them all. Raises StoreUnavailable."""
+    return isinstance(client(), ClusterClient)
+
+
+def each_server() -> list[redis.Redis]:
+    """Give a client of each primary. Raises StoreUnavailable."""
+    made: Any = client()
+    return made.primaries() if isinstance(made, ClusterClient) else [made]
+
+
+def connection_kwargs(alias: str, node: str = "") -> tuple[type, dict[str, Any]]:
+    """Give the class and the arguments of an alias's connections; `node`: `host:port` of one server of a cluster."""
+    pool = _pool(alias, node)
     return pool.connection_class, dict(pool.connection_kwargs)
+
+
+def _pool(alias: str, node: str) -> Any:
+    made: Any = client(alias)
+    return made.pool_of(node) if node else made.connection_pool
 
 
 def forget() -> None:
@@ -101,15 +99,31 @@ def unavailable() -> Iterator[None]:
     """Turn whatever goes wrong with Redis into one StoreUnavailable."""
     try:
         yield
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         fail(error)
 
 
 def fail(error: BaseException) -> NoReturn:
     """Raise StoreUnavailable for an error of redis-py or the operating system."""
+    for made in list(_clients.values()):
+        if isinstance(made, ClusterClient):
+            made.doubt()
     msg = f"{type(error).__name__}: {error}"
     kind = StoreTimeout if isinstance(error, (TimeoutError, RedisTimeoutError)) else StoreUnavailable
     raise kind(msg) from error
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Let what the server answers pass as it is, and turn whatever else goes wrong into StoreUnavailable."""
+    try:
+        yield
+    except ResponseError as error:
+        if isinstance(error, ReadOnlyError):
+            fail(error)
+        raise
+    except (RedisError, OSError) as error:
+        fail(error)
 
 
 class Line(NamedTuple):
@@ -125,13 +139,15 @@ class Connections:
 
     A connection idle for up to a second is taken as alive; an older one is polled first. New ones are made in a
     thread, so that name resolution, connecting and the handshake cannot take a request past its deadline; one
-    that arrives too late is kept for the next request.
+    that arrives too late is kept for the next request. There are never more of them than the alias's
+    `max_connections`: who finds none waits for one, until its deadline.
     """
 
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
+    def __init__(self, alias: str, node: str = "") -> None:
+        self._alias, self._node = alias, node
         self._idle: deque[tuple[Line, float]] = deque()
         self._connecting = threading.BoundedSemaphore(MAX_CONNECTING)
+        self._lock, self._open = threading.Lock(), 0
 
     def execute(self, command: bytes, deadline: float, now: float) -> Any:
         """
@@ -172,7 +188,7 @@ class Connections:
     def _fresh(self, line: Line, deadline: float, now: float) -> Line:
         """Give the first idle connection that is still good, or a new one."""
         while line.wire.is_stale():
-            line.connection.disconnect()
+            self._close(line)
             try:
                 line, since = self._idle.pop()
             except IndexError:
@@ -182,16 +198,32 @@ class Connections:
         return line
 
     def _made(self, deadline: float) -> Line:
+        while not self._may_open():
+            with suppress(IndexError):
+                return self._idle.pop()[0]
+            if time.monotonic() >= deadline:
+                msg = (
+                    f"none of {self._open} connections came free within STORE_TIMEOUT: raise max_connections"
+                )
+                raise StoreUnavailable(msg)
+            time.sleep(LOOK_AGAIN)
         if not self._connecting.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            self._count_closed()
             msg = "no connection within STORE_TIMEOUT: too many are being made"
             raise StoreTimeout(msg)
-        attempt = _Attempt(self)
-        threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
-        return attempt.wait(deadline)
+        attempt = Attempt(self)
+        try:
+            threading.Thread(target=attempt.run, name="ratelimit_app.connect", daemon=True).start()
+        except RuntimeError as error:
+            self.done_connecting(made=False)
+            msg = f"no thread to connect in: {error}"
+            raise StoreUnavailable(msg) from error
+        made: Line = attempt.wait(deadline)
+        return made
 
     def make(self) -> Line:
         """Open a connection, handshake included."""
-        kind, kwargs = connection_kwargs(self._alias)
+        kind, kwargs = connection_kwargs(self._alias, self._node)
         # RESP2: nothing comes but replies, and the greeting is shorter.
         connection = kind(**kwargs | {"protocol": 2})
         connection.connect()
@@ -202,20 +234,37 @@ class Connections:
         """Put a connection among the idle."""
         self._idle.append((line, time.monotonic()))
 
-    def done_connecting(self) -> None:
+    def done_connecting(self, *, made: bool) -> None:
         """Let another connection be made."""
         self._connecting.release()
+        if not made:
+            self._count_closed()
+
+    def _may_open(self) -> bool:
+        most = _pool(self._alias, self._node).max_connections
+        with self._lock:
+            may = bool(self._open < most)
+            self._open += may
+        return may
+
+    def _count_closed(self) -> None:
+        with self._lock:
+            self._open -= 1
 
     def _drop(self, line: Line) -> None:
         """Close a connection that failed and all idle ones: what broke it has most likely broken them."""
-        line.connection.disconnect()
+        self._close(line)
         self.close()
+
+    def _close(self, line: Line) -> None:
+        line.connection.disconnect()
+        self._count_closed()
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
             try:
-                self._idle.pop()[0].connection.disconnect()
+                self._close(self._idle.pop()[0])
             except IndexError:
                 return
 
@@ -226,52 +275,16 @@ class Connections:
                 # One by one, so that requests always find the others.
                 line, since = self._idle.popleft()
                 if line.wire.is_stale():
-                    line.connection.disconnect()
+                    self._close(line)
                 else:
                     self._idle.append((line, since))
         with unavailable():
             for _ in range(count - len(self._idle)):
-                self.keep(self.make())
+                if not self._may_open():
+                    break
+                try:
+                    self.keep(self.make())
+                except BaseException:
+                    self._count_closed()
+                    raise
         return len(self._idle)
-
-
-class _Attempt:
-    """One connection being made in a thread, and the request that waits for it until its deadline."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._made: Line | None = None
-        self._error: BaseException | None = None
-        self._abandoned = False
-
-    def run(self) -> None:
-        try:
-            made, error = self._connections.make(), None
-        except BaseException as exception:  # noqa: BLE001 - handed to the request that waits
-            made, error = None, exception
-        finally:
-            self._connections.done_connecting()
-        with self._lock:
-            self._made, self._error = made, error
-            late = self._abandoned
-        self._done.set()
-        if late and made is not None:
-            self._connections.keep(made)
-
-    def wait(self, deadline: float) -> Line:
-        if not self._done.wait(max(deadline - time.monotonic(), 0)):
-            with self._lock:
-                if self._made is None and self._error is None:
-                    self._abandoned = True
-                    msg = "no connection within STORE_TIMEOUT"
-                    raise StoreTimeout(msg)
-        if isinstance(self._error, StoreTimeout):
-            raise self._error
-        if isinstance(self._error, (RedisError, OSError, StoreUnavailable)):
-            fail(self._error)
-        if self._error is not None:
-            msg = f"connecting failed: {self._error!r}"
-            raise StoreUnavailable(msg) from self._error
-        return cast("Line", self._made)

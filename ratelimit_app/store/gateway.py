@@ -14,6 +14,8 @@ from redis.exceptions import NoScriptError, ResponseError
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall, StoreTimeout, StoreUnavailable
 from ratelimit_app.store import connection, health, names, scripts
+from ratelimit_app.store.aliases import is_cluster
+from ratelimit_app.store.cluster_gateway import AsyncClusterGateway, ClusterGateway
 from ratelimit_app.store.multiplex import Multiplexed
 
 if TYPE_CHECKING:
@@ -133,22 +135,27 @@ class AsyncGateway:
                 await (await self._connection.open()).send(PING)
 
 
-_gateways: dict[str, Gateway] = {}
-_async_gateways: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncGateway]] = WeakKeyDictionary()
-_NONE: tuple[Callable[[], object], str, AsyncGateway | None] = (lambda: None, "", None)
+AnyGateway = Gateway | ClusterGateway
+AnyAsyncGateway = AsyncGateway | AsyncClusterGateway
+_gateways: dict[str, AnyGateway] = {}
+_async_gateways: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AnyAsyncGateway]] = (
+    WeakKeyDictionary()
+)
+_NONE: tuple[Callable[[], object], str, AnyAsyncGateway | None] = (lambda: None, "", None)
 _latest = _NONE
 
 
-def gateway() -> Gateway:
+def gateway() -> Any:
     """Give this process's gateway to the alias in `CACHE`."""
     alias = conf.cache
     found = _gateways.get(alias)
     if found is None:
-        found = _gateways.setdefault(alias, Gateway(alias))
+        kind = ClusterGateway if is_cluster(alias) else Gateway
+        found = _gateways.setdefault(alias, kind(alias))
     return found
 
 
-def async_gateway() -> AsyncGateway:
+def async_gateway() -> Any:
     """Give the running loop's gateway to the alias in `CACHE`."""
     global _latest  # noqa: PLW0603 - the usual process has one loop, and a weak dict is slow to ask
     loop = asyncio.get_running_loop()
@@ -156,7 +163,10 @@ def async_gateway() -> AsyncGateway:
     if found is not None and latest() is loop and alias == conf.cache:
         return found
     of_loop = _async_gateways.setdefault(loop, {})
-    found = of_loop.get(conf.cache) or of_loop.setdefault(conf.cache, AsyncGateway(conf.cache))
+    found = of_loop.get(conf.cache)
+    if found is None:
+        kind = AsyncClusterGateway if is_cluster(conf.cache) else AsyncGateway
+        found = of_loop.setdefault(conf.cache, kind(conf.cache))
     _latest = ref(loop), conf.cache, found
     return found
 
@@ -167,7 +177,7 @@ def warm_up(count: int) -> int:
 
     Gives how many are idle. Raises StoreUnavailable.
     """
-    idle = gateway().warm(count)
+    idle: int = gateway().warm(count)
     for reference in _async_gateways.keyrefs():
         if (loop := reference()) is None:
             continue

@@ -12,11 +12,12 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import SentinelManagedConnection
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreTimeout, StoreUnavailable
 from ratelimit_app.store.connection import connection_kwargs
-from ratelimit_app.store.names import addresses
+from ratelimit_app.store.names import addresses, aside
 from ratelimit_app.store.wire import parse
 
 if TYPE_CHECKING:
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 
 # A server that answers, but is this many calls behind what anybody still waits for, will not catch up.
 MAX_BEHIND = 10_000
-_SYNC_ONLY = ("retry", "parser_class", "socket_timeout", "event_dispatcher")
+_SYNC_ONLY = (
+    "retry",
+    "parser_class",
+    "connection_pool",
+    "socket_timeout",
+    "event_dispatcher",
+    "redis_connect_func",
+)
 
 
 class Link(asyncio.Protocol):
@@ -164,8 +172,9 @@ def _refuse(future: asyncio.Future[Any], error: ResponseError) -> None:
 class Multiplexed:
     """The link of one event loop. When it is lost, the next call opens a new one."""
 
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
+    def __init__(self, alias: str, node: str = "") -> None:
+        """`node`: `host:port` of one server of a cluster."""
+        self._alias, self._node = alias, node
         self.link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
         self._guards: set[asyncio.Task[None]] = set()
@@ -189,11 +198,10 @@ class Multiplexed:
             task.exception()
 
     async def _connect(self) -> Link:
-        kind, kwargs = connection_kwargs(self._alias)
-        kwargs = {name: value for name, value in kwargs.items() if name not in _SYNC_ONLY}
-        kind = _async_class(kind)
+        kind, kwargs = connection_kwargs(self._alias, self._node)
         error: Exception = OSError("the name has no address")
         try:
+            kind, kwargs = await _server(kind, kwargs)
             for each in await _ways(kind, kwargs):
                 try:
                     return await self._link(kind, each)
@@ -232,13 +240,26 @@ class Multiplexed:
             self.link.end(None)
 
 
+async def _server(kind: type, kwargs: dict[str, Any]) -> tuple[type, dict[str, Any]]:
+    """
+    Give the class and arguments that an event loop needs; sentinels are asked who the primary is.
+
+    redis-py's own way of asking them is for threads, and its way for loops asks by connections of another kind.
+    """
+    # redis-py's clients name what asks for OCSP though it is off; its connections for loops know no such thing.
+    ours = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _SYNC_ONLY and (value or "_ocsp" not in name)
+    }
+    if issubclass(kind, SentinelManagedConnection):
+        host, port = await aside(kwargs["connection_pool"].get_master_address)
+        ours |= {"host": host, "port": port}
+    return _async_class(kind), ours
+
+
 async def _ways(kind: type, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
     """Give the arguments for each address of the server."""
-    sentinels = kwargs.pop("connection_pool", None)
-    if sentinels is not None:
-        # redis-py's own way of asking them is for threads; the name that they give may have to be resolved too.
-        host, port = await asyncio.to_thread(sentinels.get_master_address)
-        kwargs = kwargs | {"host": host, "port": port}
     if "host" not in kwargs:
         return [kwargs]
     found = await addresses(kwargs["host"], kwargs.get("port", 0))

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.conf import conf
-from ratelimit_app.store.connection import client
+from ratelimit_app.store.connection import site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def whole() -> Iterator[Slice]:
     """
     cursor = None
     while cursor != 0:
-        reply: Any = client().hscan(conf.keys.networks, cursor or 0, count=_SCANNED)
+        reply: Any = site().hscan(conf.keys.networks, cursor or 0, count=_SCANNED)
         cursor, rows = reply
         yield from _slices([(text.decode("utf-8", "replace"), end) for text, end in rows.items()])
 
@@ -46,12 +46,12 @@ def changes(ours: str, theirs: str) -> Iterator[Slice]:
     our_epoch, _, known = ours.partition(":")
     if epoch != our_epoch or not (known.isdigit() and counter.isdigit()) or int(counter) <= int(known):
         raise Missed
-    first = _number(client().lindex(conf.keys.network_changes, 0))
+    first = _number(site().lindex(conf.keys.network_changes, 0))
     for start in range(int(known) + 1, int(counter) + 1, _CHANGES_AT_ONCE):
         wanted = range(start, min(start + _CHANGES_AT_ONCE, int(counter) + 1))
         if start < first:
             raise Missed
-        rows: Any = client().lrange(conf.keys.network_changes, start - first, wanted[-1] - first)
+        rows: Any = site().lrange(conf.keys.network_changes, start - first, wanted[-1] - first)
         if len(rows) != len(wanted):
             raise Missed
         for row, number in zip(rows, wanted, strict=True):

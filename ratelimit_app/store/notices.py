@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.conf import conf
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import site, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,15 +20,15 @@ TTL = 24 * 3_600
 _UNREAD = b"0-0"
 
 
-def commit(pipe: Any, identities: Collection[str]) -> None:
+def commit(pipe: Any, identities: Collection[str] | None) -> None:
     """
-    Run a pipeline with the notice of what it changes; more than 100 identities become one notice of everything.
+    Run a pipeline with the notice of what it changes; None, or more than 100 identities: one notice of everything.
 
     Raises what redis-py raises. A notice that another type's key takes the place of is no error: whoever reads
     that key forgets everything.
     """
     fields: list[dict[Any, Any]] = [{"everything": 1}]
-    if len(identities) <= MAX_NAMED:
+    if identities is not None and len(identities) <= MAX_NAMED:
         fields = [{"identity": identity} for identity in identities]
     changes = len(pipe)
     for field in fields:
@@ -39,10 +39,10 @@ def commit(pipe: Any, identities: Collection[str]) -> None:
             raise reply
 
 
-def send(identities: Collection[str]) -> None:
-    """Have every process forget these. Raises StoreUnavailable."""
+def send(identities: Collection[str] | None) -> None:
+    """Have every process forget these, None: everything. Raises StoreUnavailable."""
     with unavailable():
-        commit(client().pipeline(transaction=True), identities)
+        commit(site().pipeline(transaction=True), identities)
 
 
 class Reader:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.store.connection import client, unavailable
+from ratelimit_app.store.connection import site, unavailable
 from ratelimit_app.store.gateway import warm_up
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Presence:
         self._field = self._field or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         row = {**held, "connections": self._connections, "at": round(now_s, 3)}
         with unavailable():
-            pipe: Any = client().pipeline(transaction=True)
+            pipe: Any = site().pipeline(transaction=True)
             pipe.hset(conf.keys.processes, self._field, json.dumps(row, separators=(",", ":")))
             pipe.expire(conf.keys.processes, TTL)
             pipe.execute()
@@ -95,7 +95,7 @@ class Presence:
             self._has_left = True
             if self._field:
                 with suppress(StoreUnavailable), unavailable():
-                    client().hdel(conf.keys.processes, self._field)
+                    site().hdel(conf.keys.processes, self._field)
 
 
 def processes() -> list[Process]:
@@ -105,7 +105,7 @@ def processes() -> list[Process]:
     Older entries are those of processes that were killed: they are deleted.
     """
     with unavailable():
-        pipe: Any = client().pipeline(transaction=False)
+        pipe: Any = site().pipeline(transaction=False)
         pipe.time()
         pipe.hgetall(conf.keys.processes)
         (seconds, micros), rows = pipe.execute()
@@ -113,7 +113,7 @@ def processes() -> list[Process]:
         found = {field: _read(field, row, now_s) for field, row in rows.items()}
         dead = [field for field, process in found.items() if process is None]
         if dead:
-            client().hdel(conf.keys.processes, *dead)
+            site().hdel(conf.keys.processes, *dead)
     return sorted(filter(None, found.values()), key=lambda process: (process.host, process.pid))
 
 

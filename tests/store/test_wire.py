@@ -73,6 +73,7 @@ def test_parse_when_replies_follow_each_other_reads_one_after_the_other() -> Non
     [
         (b"-NOSCRIPT No matching script.\r\n", NoScriptError),
         (b"-READONLY no\r\n", ReadOnlyError),
+        (b"-ERR Error running script (call to f_a): @user_script:1: -READONLY no\r\n", ReadOnlyError),
         (b"-ERR \xff\r\n", ResponseError),
         (b"-\r\n", ResponseError),
     ],

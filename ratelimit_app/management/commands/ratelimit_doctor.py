@@ -15,13 +15,14 @@ from ratelimit_app import capacity
 from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.capacity import Load, as_data, as_text
-from ratelimit_app.store.connection import client, unavailable
 from ratelimit_app.store.processes import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FINDING, MISUSE = 1, 2
+SERVER = "ratelimit_app.server"  # the tag of checks that ask Redis
+OF_CLUSTER = "ratelimit_app.E030"
 MAX_RULES = 20
 DEFAULT = Load(users=100_000, rps=10_000, rules=3)
 
@@ -89,13 +90,13 @@ class Finding(NamedTuple):
 
 def _findings() -> Iterator[Finding]:
     """Give what the system checks say of us, and then what the processes have seen."""
-    for message in run_checks(tags=[Tags.security, Tags.database], databases=list(connections)):
+    said = run_checks(tags=[Tags.security, Tags.database], databases=list(connections))
+    said += run_checks(tags=[SERVER], include_deployment_checks=True)
+    for message in said:
         if str(message.id).startswith("ratelimit_app."):
             yield Finding(str(message.id), message.msg, message.hint or "")
     try:
-        found = list(_of_the_server())
-        running = [] if any(one.id == "cluster" for one in found) else processes()
-        yield from found
+        running = [] if any(message.id == OF_CLUSTER for message in said) else processes()
     except StoreUnavailable as error:
         yield Finding(
             "redis",
@@ -113,25 +114,6 @@ def _findings() -> Iterator[Finding]:
             f"A forwarding header arrives from the private address {peer}, which is not in"
             f" RATELIMIT_APP['TRUSTED_PROXIES'] (seen by {', '.join(names)}).",
             "If it is your proxy, list it: until then all its clients share one limit.",
-        )
-
-
-def _of_the_server() -> Iterator[Finding]:
-    """Give what is wrong with the server itself, as far as it tells. Raises StoreUnavailable."""
-    with unavailable():
-        found: Any = client().info("everything")
-    if found.get("cluster_enabled"):
-        yield Finding(
-            "cluster",
-            f"The alias {conf.cache!r} leads to one node of a Redis Cluster: keys of other nodes are refused.",
-            "Use one server, or one that sentinels watch: Redis Cluster is not supported yet.",
-        )
-    policy = str(found.get("maxmemory_policy", "noeviction"))
-    if found.get("maxmemory") and policy != "noeviction":
-        yield Finding(
-            "eviction",
-            f"The server evicts keys when its memory is full (maxmemory-policy {policy}): limits and bans go first.",
-            "Set maxmemory-policy noeviction, or give the limiter a server of its own.",
         )
 
 
