@@ -3,7 +3,7 @@ Lists at scale: what a lookup, an import and a decision cost with a million bans
 
     python -m benchmarks.lists [--entries N] [--networks N] [--quick] [--json]
 
-Each figure stands beside a baseline of the same run. SQLite, and PostgreSQL where TEST_POSTGRES_URL names a server.
+Each figure stands beside a baseline of the same run. SQLite, and PostgreSQL where TEST_DATABASE_URL names a server.
 Starts its own Valkey on a unix socket, or takes the empty database at REDIS_URL.
 """
 
@@ -322,7 +322,7 @@ def measured(options: argparse.Namespace) -> dict[str, list[Row]]:
         found["SQLite"] = in_child(f"{home}/lists.sqlite3")
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    if url := os.environ.get("TEST_POSTGRES_URL"):
+    if url := os.environ.get("TEST_DATABASE_URL"):
         with scratch(url) as database:
             found["PostgreSQL"] = in_child(database)
     return found

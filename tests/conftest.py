@@ -40,6 +40,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(settings.DATA, ignore_errors=True)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On another database (`TEST_DATABASE_URL`) run what touches one: the rest would say the same again."""
+    if "TEST_DATABASE_URL" not in os.environ:
+        return
+    touching = [item for item in items if _touches_database(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _touches_database(item)])
+    items[:] = touching
+
+
+def _touches_database(item: pytest.Item) -> bool:
+    fixtures = {"db", "transactional_db", "django_db_setup"}
+    return item.get_closest_marker("django_db") is not None or not fixtures.isdisjoint(
+        getattr(item, "fixturenames", ())
+    )
+
+
 @pytest.fixture
 def valkey() -> Any:
     """The raw client of the tests' server."""

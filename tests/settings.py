@@ -67,11 +67,13 @@ def _sqlite(name: str) -> dict[str, object]:
     }
 
 
-POSTGRES = os.environ.get("TEST_POSTGRES_URL")
+DATABASE = os.environ.get("TEST_DATABASE_URL")
 DATABASES = {
-    "default": dj_database_url.parse(POSTGRES) if POSTGRES else _sqlite("default"),
+    "default": dj_database_url.parse(DATABASE) if DATABASE else _sqlite("default"),
     "other": _sqlite("other"),
 }
+if DATABASES["default"]["ENGINE"] == "django.db.backends.mysql":
+    DATABASES["default"]["TEST"] = {"CHARSET": "utf8mb4"}  # a server may be set up for Latin letters only
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",

@@ -247,7 +247,7 @@ def test_matching_when_a_decision_is_wrong_ends_with_an_error() -> None:
 def test_the_lists_when_measured_are_all_in_redis_and_decide_rightly() -> None:
     """Every figure has a name and a unit; a list that did not arrive, or a wrong decision, ends the run."""
     command = [sys.executable, "-m", "benchmarks.lists", "--quick", "--json"]
-    without = {name: value for name, value in os.environ.items() if name != "TEST_POSTGRES_URL"}
+    without = {name: value for name, value in os.environ.items() if name != "TEST_DATABASE_URL"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=without, check=False)
     assert 0 == done.returncode, done.stderr
     found = json.loads(done.stdout)

@@ -463,5 +463,5 @@ def test_a_long_import_when_watched_shows_its_progress(make: Any, monkeypatch: A
 
 def test_an_import_when_the_database_is_another_is_misuse(make: Any, monkeypatch: Any) -> None:
     """It says which databases it can write to."""
-    monkeypatch.setattr("ratelimit_app.importing.staging.VENDORS", ())
+    monkeypatch.setattr("ratelimit_app.importing.dialects.DIALECTS", {})
     assert "cannot be imported into" in misuse(make("192.0.2.1"))

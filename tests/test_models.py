@@ -16,6 +16,7 @@ from django.utils import timezone
 from ratelimit_app.conf import conf
 from ratelimit_app.core.identity import digest
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule
+from tests.databases import upsert
 
 pytestmark = pytest.mark.django_db
 
@@ -187,10 +188,7 @@ def test_a_rule_of_a_group_when_saved_again_is_not_held_to_itself() -> None:
     pay.reserve = 6
     pay.save()
     Rule.objects.bulk_create(
-        [Rule(name="pay", **SHARED | {"reserve": 9})],
-        update_conflicts=True,
-        unique_fields=["name"],
-        update_fields=["reserve"],
+        [Rule(name="pay", **SHARED | {"reserve": 9})], **upsert("name", update="reserve")
     )
     assert 9 == Rule.objects.get(name="pay").reserve
 
@@ -297,6 +295,31 @@ def test_an_entry_when_listed_twice_by_one_source_is_refused(source: str) -> Non
     BlacklistEntry.objects.create(kind="ip", value="192.0.2.1", source="promoted")
     with pytest.raises(IntegrityError), transaction.atomic():
         BlacklistEntry.objects.create(kind="ip", value="::ffff:192.0.2.1", source=source)
+
+
+def test_a_promoted_entry_when_its_policy_is_gone_stands_beside_others() -> None:
+    """Deleting two policies that have banned one identity takes no ban along, and fails on none."""
+    policies = [PromotionPolicy.objects.create(name=name) for name in ("one", "other")]
+    for policy in policies:
+        BlacklistEntry.objects.create(kind="user", value="1", source="promoted", policy=policy)
+        policy.delete()
+    assert [None, None] == [entry.holder for entry in BlacklistEntry.objects.all()]
+
+
+@pytest.mark.parametrize(("one", "other"), [("A1", "a1"), ("é", "e"), ("ß", "ss"), ("1", "1 ")])
+def test_an_identity_when_it_differs_in_any_character_is_another(one: str, other: str) -> None:
+    """Every database compares by code point: MySQL and MariaDB would take all of these for one."""
+    rows = [BlacklistEntry(kind="device", value=value) for value in (one, other)]
+    raw(BlacklistEntry).bulk_create(rows)
+    assert [one] == list(BlacklistEntry.objects.filter(value=one).values_list("value", flat=True))
+    assert [one] == list(BlacklistEntry.objects.filter(value__in=[one]).values_list("value", flat=True))
+
+
+def test_a_rule_when_only_capitals_tell_it_from_another_is_another() -> None:
+    """Headers, logs and overrides name a rule exactly."""
+    for name in ("grab", "GRAB"):
+        Rule.objects.create(name=name, key="ip", rate="1/s")
+    assert "GRAB" == Rule.objects.get(name="GRAB").name
 
 
 def test_a_promoted_entry_when_its_policy_has_one_already_is_refused() -> None:

@@ -21,6 +21,7 @@ from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule, to_us
 from ratelimit_app.publishing import ledger, publisher
 from ratelimit_app.signals import identity_unblocked, snapshot_published
+from tests.databases import upsert
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -458,7 +459,7 @@ def test_a_group_when_raw_sql_makes_it_disagree_goes_on_with_its_first_rule(
     assert 1 == len([text for text in errors if "'ship' cannot share" in text])
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL refuses such values itself")
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="others refuse such values themselves")
 def test_a_row_when_it_cannot_even_be_read_is_left_out_alone(valkey: Any) -> None:
     """C136: SQLite lets any bytes into any column."""
     Rule.objects.bulk_create([Rule(name=name, rate="5/s") for name in ("good", "time", "blob")])
@@ -621,8 +622,7 @@ def test_a_ban_that_moves_to_another_identity_leaves_the_first(way: str, valkey:
         deferred.save()
     else:
         moved = BlacklistEntry(pk=row.pk, kind="user", value="2")
-        fields = {"unique_fields": ["id"], "update_fields": ["value"]}
-        BlacklistEntry.objects.bulk_create([moved], update_conflicts=True, **fields)
+        BlacklistEntry.objects.bulk_create([moved], **upsert("id", update="value"))
     assert (0, 1) == (valkey.exists("rl:1:{user:1}!mark"), valkey.exists("rl:1:{user:2}!mark"))
 
 

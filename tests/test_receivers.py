@@ -18,6 +18,7 @@ from ratelimit_app import offences, publishing
 from ratelimit_app.conf import conf
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule
 from ratelimit_app.signals import identity_blocked, identity_unblocked, rows_changed
+from tests.databases import upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,9 +83,7 @@ def by_bulk_create(alias: str) -> None:
 def by_upsert(alias: str) -> None:
     """Many at once, over what there is."""
     rule().save(using=alias)
-    Rule.objects.using(alias).bulk_create(
-        [rule(rate="2/s")], update_conflicts=True, unique_fields=["name"], update_fields=["rate"]
-    )
+    Rule.objects.using(alias).bulk_create([rule(rate="2/s")], **upsert("name", update="rate", alias=alias))
 
 
 def by_bulk_update(alias: str) -> None:

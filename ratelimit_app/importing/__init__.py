@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ratelimit_app.importing.dialects import UnsupportedDatabase
 from ratelimit_app.importing.judging import Terms
 from ratelimit_app.importing.report import Report
 from ratelimit_app.importing.run import PUBLISH, READ, NothingToKeep, import_rows
-from ratelimit_app.importing.staging import UnsupportedDatabase
 
 __all__ = ["PUBLISH", "READ", "NothingToKeep", "Report", "Terms", "UnsupportedDatabase", "import_rows"]

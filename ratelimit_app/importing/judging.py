@@ -11,7 +11,7 @@ from ratelimit_app.core.addresses import parse_address, parse_network
 from ratelimit_app.core.entries import canonical, canonical_kind, width_danger
 from ratelimit_app.core.feeds import PassedOver
 from ratelimit_app.core.identity import DIGESTED_KINDS, IdentityError
-from ratelimit_app.importing.staging import Row
+from ratelimit_app.importing.rows import Row
 from ratelimit_app.models import BlacklistEntry
 from ratelimit_app.normalizing import normalized
 

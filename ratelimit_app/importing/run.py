@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ratelimit_app.core.feeds import Listed
     from ratelimit_app.importing.judging import Terms
-    from ratelimit_app.importing.staging import Row
+    from ratelimit_app.importing.rows import Row
 
     Progress = Callable[[str, int], object]
 

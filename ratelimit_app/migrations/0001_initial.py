@@ -7,6 +7,7 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+import ratelimit_app.models.fields
 import ratelimit_app.models.rules
 import ratelimit_app.querysets
 
@@ -24,8 +25,8 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    models.PositiveSmallIntegerField(
+                        default=1, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("epoch", models.UUIDField(default=uuid.uuid4, editable=False)),
@@ -50,7 +51,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "name",
-                    models.SlugField(
+                    ratelimit_app.models.fields.ExactSlugField(
                         help_text="Shown to clients in the RateLimit headers.", max_length=100, unique=True
                     ),
                 ),
@@ -224,7 +225,7 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("name", models.SlugField(max_length=100, unique=True)),
+                ("name", ratelimit_app.models.fields.ExactSlugField(max_length=100, unique=True)),
                 ("enabled", models.BooleanField(default=True)),
                 (
                     "kinds",
@@ -300,14 +301,14 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "kind",
-                    models.CharField(
+                    ratelimit_app.models.fields.ExactCharField(
                         help_text="ip, user, device, session, header:<name>, cookie:<name>, param:<name> or field:<name>.",
                         max_length=80,
                     ),
                 ),
                 (
                     "value",
-                    models.CharField(
+                    ratelimit_app.models.fields.ExactCharField(
                         help_text="An address or a network, a user's primary key, a device's id; what is secret is stored as a digest.",
                         max_length=200,
                     ),
@@ -373,14 +374,14 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "kind",
-                    models.CharField(
+                    ratelimit_app.models.fields.ExactCharField(
                         help_text="ip, user, device, session, header:<name>, cookie:<name>, param:<name> or field:<name>.",
                         max_length=80,
                     ),
                 ),
                 (
                     "value",
-                    models.CharField(
+                    ratelimit_app.models.fields.ExactCharField(
                         help_text="An address or a network, a user's primary key, a device's id; what is secret is stored as a digest.",
                         max_length=200,
                     ),

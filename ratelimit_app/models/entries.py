@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, F, Q, Value, When
 from django.utils import timezone
 
 from ratelimit_app.conf import conf
 from ratelimit_app.core.entries import ALLOWABLE_KINDS, KINDS_HELP, canonical, canonical_kind
 from ratelimit_app.core.identity import LISTABLE_KINDS, IdentityError
+from ratelimit_app.models.fields import ExactCharField
 from ratelimit_app.models.policies import PromotionPolicy
 from ratelimit_app.models.validation import refuse
 from ratelimit_app.normalizing import normalized
@@ -37,8 +38,8 @@ class Entry(models.Model):
     loaded_identity: str | None = None
     loaded_expires_at: datetime | None = None
 
-    kind = models.CharField(max_length=80, help_text=f"{KINDS_HELP}.")
-    value = models.CharField(
+    kind = ExactCharField(max_length=80, help_text=f"{KINDS_HELP}.")
+    value = ExactCharField(
         max_length=200,
         help_text="An address or a network, a user's primary key, a device's id; what is secret is stored as a digest.",
     )
@@ -136,26 +137,24 @@ class BlacklistEntry(Entry):
         blank=True, help_text="Of a promotion: which rules, how many offences, and when."
     )
     announced_at = models.DateTimeField(null=True, blank=True, editable=False)
+    # What a row is unique by, beside its source: a policy promotes an identity once; nobody bans or imports it twice.
+    # An index of some rows only would say it more plainly, but MySQL and MariaDB have none.
+    holder = models.GeneratedField(
+        expression=Case(When(source="promoted", then=F("policy_id")), default=Value(0)),
+        output_field=models.BigIntegerField(null=True),
+        db_persist=True,
+    )
 
     objects = BlacklistManager()
 
     class Meta:
         ordering = ("-created_at", "-pk")
         verbose_name_plural = "blacklist entries"
-        # The unique indexes are of some sources only: publishing looks for the rows of all.
-        indexes = (models.Index(fields=("kind", "value"), name="ratelimit_blacklisted"),)
         constraints = (
             models.UniqueConstraint(
-                fields=("kind", "value", "source"),
-                condition=Q(source__in=["manual", "imported"]),
+                fields=("kind", "value", "source", "holder"),
                 name="ratelimit_blacklisted_once",
                 violation_error_message="This identity has such an entry already: extend that one.",
-            ),
-            models.UniqueConstraint(
-                fields=("kind", "value", "policy"),
-                condition=Q(source="promoted"),
-                name="ratelimit_promoted_once",
-                violation_error_message="This policy has promoted the identity already: that entry holds its level.",
             ),
             models.CheckConstraint(condition=~Q(kind="") & ~Q(value=""), name="ratelimit_blacklisted_named"),
             models.CheckConstraint(

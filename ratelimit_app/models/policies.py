@@ -9,6 +9,7 @@ from django.db.models import F, Q
 
 from ratelimit_app.core.entries import KINDS_HELP, canonical_kind
 from ratelimit_app.core.identity import IdentityError
+from ratelimit_app.models.fields import ExactSlugField
 from ratelimit_app.models.rules import Rule
 from ratelimit_app.models.validation import refuse
 from ratelimit_app.querysets import PublishedManager
@@ -17,7 +18,7 @@ from ratelimit_app.querysets import PublishedManager
 class PromotionPolicy(models.Model):
     """When repeat offenders are banned, and for how long. Periods are seconds."""
 
-    name = models.SlugField(max_length=100, unique=True)
+    name = ExactSlugField(max_length=100, unique=True)
     enabled = models.BooleanField(default=True)
     rules = models.ManyToManyField(Rule, blank=True, related_name="policies", help_text="None chosen: all.")
     kinds = models.CharField(max_length=300, default="ip,user", help_text=f"A comma list of {KINDS_HELP}.")

@@ -17,6 +17,7 @@ class Publication(models.Model):
     `aliases`: databases, other than the router's, to which rows were ever written.
     """
 
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     epoch = models.UUIDField(default=uuid.uuid4, editable=False)
     counter = models.BigIntegerField(default=0)
     networks_counter = models.BigIntegerField(default=0)

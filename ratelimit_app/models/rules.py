@@ -14,6 +14,7 @@ from ratelimit_app.core.algorithms import ALGORITHMS
 from ratelimit_app.core.groups import join
 from ratelimit_app.core.identity import SOURCES_HELP, IdentityError
 from ratelimit_app.core.rates import GRAMMAR, RateError
+from ratelimit_app.models.fields import ExactSlugField
 from ratelimit_app.models.validation import refuse, to_us
 from ratelimit_app.querysets import PublishedManager
 
@@ -54,9 +55,7 @@ class Mode(models.TextChoices):
 class Rule(models.Model):
     """What is limited, by whom it is counted, and how much is allowed."""
 
-    name = models.SlugField(
-        max_length=100, unique=True, help_text="Shown to clients in the RateLimit headers."
-    )
+    name = ExactSlugField(max_length=100, unique=True, help_text="Shown to clients in the RateLimit headers.")
     description = models.TextField(blank=True)
     scope = models.CharField(
         max_length=100,
