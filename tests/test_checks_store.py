@@ -16,6 +16,9 @@ from ratelimit_app.store.inspection import ServerFacts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.django_db(
+    databases="__all__"
+)  # the checks of models look at the database where nobody has before
 SHARED_BY_NOBODY = [
     "django.core.cache.backends.locmem.LocMemCache",
     "django.core.cache.backends.dummy.DummyCache",

@@ -118,7 +118,8 @@ class Papers(NamedTuple):
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     """An authority that nobody else knows, and what it has signed."""
     home = tmp_path_factory.mktemp("tls")
-    _openssl(home, "req -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.crt", NEW)
+    signs = "-addext keyUsage=critical,keyCertSign"  # Python 3.13 asks for it
+    _openssl(home, "req -x509 -days 2 -subj /CN=authority -keyout ca.key -out ca.crt", NEW, signs)
     for name, more in (("server", "-addext subjectAltName=IP:127.0.0.1"), ("client", "")):
         _openssl(home, f"req -subj /CN={name} -keyout {name}.key -out {name}.csr", NEW, more)
         _openssl(
