@@ -177,13 +177,14 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
         return
     marks, start = frozenset(asked.marks), ROWS
     for demand in asked.demands:
-        state, remaining, retry, reset, _ = row[start : start + ROW]
+        # Of a denial `at` is the time by its own server, which the head of several servers' answer need not be.
+        state, remaining, retry, reset, at = row[start : start + ROW]
         start += ROW
         if state != OVER or demand.part.rule.shadow:
             continue
         if local.penalties is not None:
             local.penalties.note(box_of(demand), asked.at, demand.identity)
-        wait = _certain(demand.part, retry, row[2])
+        wait = _certain(demand.part, retry, at)
         if wait > 0:
             until, empty = asked.at + wait / _SECOND - ROUNDING, asked.at + reset / _SECOND
             part, before = demand.part, local.denials.peek(demand.key, asked.at)
@@ -199,7 +200,7 @@ def learn(local: Local, asked: Asked, reply: bytes) -> None:
                 marks,
                 int(remaining),
                 empty,
-                row[2] - asked.at * _SECOND,
+                at - asked.at * _SECOND,
                 settled,
             )
             local.denials.put(demand.key, denial, asked.generation)

@@ -17,6 +17,7 @@ from tests.chaos import (
     drills_network,
     drills_orders,
     drills_outage,
+    drills_topology,
     page,
 )
 from tests.chaos.findings import Finding
@@ -37,6 +38,9 @@ DRILLS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "thin": drills_network.thin,
     "cut": drills_network.cut,
     "orders": drills_orders.orders,
+    "sentinel": drills_topology.sentinel,
+    "cluster": drills_topology.cluster,
+    "moved": drills_topology.moved,
     "clock": drills_clock.clock,
     "crash": drills_crash.crash,
     "million": drills_load.million,

@@ -101,6 +101,7 @@ class Ground:
         self.crew, self.short = crew, short
         self.redis = RedisServer(crew)
         self.broker_url = "memory://"
+        self.alias: dict[str, Any] = {}  # what the site's CACHES say beside, or instead of, where Redis is
 
     def seconds(self, whole: float, short: float) -> float:
         """Give how long a part of the drill lasts."""
@@ -111,6 +112,7 @@ class Ground:
         return {
             "CHAOS_DIR": str(self.crew.directory),
             "CHAOS_REDIS_URL": redis_url or self.redis.url,
+            "CHAOS_ALIAS": json.dumps(self.alias),
             "CHAOS_BROKER_URL": self.broker_url,
             "RATELIMIT_TEST_DATA": str(self.crew.directory),
             "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -17,7 +18,8 @@ ROOT_URLCONF = "tests.chaos.site"
 MIDDLEWARE = ["tests.chaos.site.telling", *_tests.MIDDLEWARE]
 DATABASES = {"default": _tests._sqlite("chaos")}
 DATABASES["default"]["NAME"] = str(DIRECTORY / "chaos.sqlite3")
-CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["CHAOS_REDIS_URL"]}}
+_alias = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["CHAOS_REDIS_URL"]}
+CACHES = {"default": _alias | json.loads(os.environ.get("CHAOS_ALIAS", "{}"))}
 RATELIMIT_APP = {
     "TRUSTED_PROXIES": ["127.0.0.1"],
     "STORE_TIMEOUT": float(os.environ.get("CHAOS_BUDGET", BUDGET)),
