@@ -122,7 +122,7 @@ def serve() -> None:
     """Load the networks as a process of the site does; tell how long it took, its stalls and its memory."""
     from ratelimit_app import snapshot_cache  # noqa: PLC0415 - Django is set up by now
 
-    snapshot_cache.publish_when_missing(None)
+    snapshot_cache.restorer.on_missing = None
     before, stop, gaps = megabytes(), threading.Event(), list[float]()
     watcher = threading.Thread(target=watch, args=(stop, gaps))
     watcher.start()

@@ -21,7 +21,8 @@ class RatelimitAppConfig(AppConfig):
         setting_changed.connect(gateway.on_setting_changed, dispatch_uid="ratelimit_app.gateway")
         setting_changed.connect(local_cache.on_setting_changed, dispatch_uid="ratelimit_app.local_cache")
         checks.connect()
-        snapshot_cache.publish_when_missing(publishing.publish_missing)
+        snapshot_cache.restorer.on_missing = publishing.publish_missing
+        snapshot_cache.restorer.on_return = publishing.publish_missed
         snapshot_cache.when_forgotten(local_cache.forget)
         receivers.connect()
         backends.connect()

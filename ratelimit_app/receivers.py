@@ -18,7 +18,7 @@ from django.db.models.signals import (
 )
 from django.db.transaction import TransactionManagementError
 
-from ratelimit_app import offences, publishing
+from ratelimit_app import offences, publishing, snapshot_cache
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, Origin, PromotionPolicy, Publication, Rule
 from ratelimit_app.signals import identity_blocked, identity_unblocked, rows_changed
@@ -51,12 +51,6 @@ class Pending:
             self.identities = None
         else:
             self.identities.update(identities)
-
-
-class Outage:
-    """Whether the last attempt to publish failed: it is told once, not for each of a hundred rows."""
-
-    lasts = False
 
 
 _pending: WeakKeyDictionary[Any, Pending] = WeakKeyDictionary()
@@ -195,8 +189,6 @@ def _publish(using: str) -> None:
         if pending.identities is None:
             publishing.sync()
     except (StoreUnavailable, DatabaseError) as error:
-        log = logger.debug if Outage.lasts else logger.error
-        log("ratelimit.publish_failed: saved, but not published; the periodic sync repairs it: %s", error)
-        Outage.lasts = True
-    else:
-        Outage.lasts = False
+        # It is told once, not for each of a hundred rows.
+        log = logger.error if snapshot_cache.unpublished() else logger.debug
+        log("ratelimit.publish_failed: saved, and to be published when Redis answers: %s", error)

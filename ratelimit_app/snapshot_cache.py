@@ -14,7 +14,8 @@ from ratelimit_app.background import Periodic
 from ratelimit_app.conf import conf
 from ratelimit_app.core.access_lists import NetworkTable
 from ratelimit_app.core.calls import StoreUnavailable
-from ratelimit_app.core.snapshot import EMPTY, Snapshot, load
+from ratelimit_app.core.snapshot import EMPTY, Snapshot, is_older, load
+from ratelimit_app.restoring import Restorer
 from ratelimit_app.store import networks, notices
 from ratelimit_app.store.connection import site, unavailable
 from ratelimit_app.store.processes import Presence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_REPORTS = 1_000
 BREATH = 0.001
+RETRIES = 4  # in the time of one refresh
 logger = logging.getLogger("ratelimit_app")
 
 
@@ -32,16 +34,15 @@ class SnapshotCache:
     """
     The newest snapshot that this process has, at most `REFRESH_INTERVAL` seconds behind Redis while Redis answers.
 
-    The last good one is kept when Redis is away. `on_missing` is called, in a thread of its own, when Redis has
-    none: it publishes from the database. `on_forgotten` is called with the identities whose remembered decisions
-    are void, None: all of them.
+    The last good one is kept when Redis is away; what Redis has lost or missed, `restorer` has published from the
+    database. `on_forgotten` is called with the identities whose remembered decisions are void, None: all of them.
     """
 
     def __init__(self) -> None:
-        self.on_missing: Callable[[], object] | None = None
         self.on_forgotten: Callable[[set[str] | None], object] | None = None
         self.presence = Presence()
-        self._periodic = Periodic("refresh", self._tick, lambda: conf.refresh_interval)
+        self.restorer = Restorer(self._report)
+        self._periodic = Periodic("refresh", self._tick, self._pause)
         self.forget()
 
     def forget(self) -> None:
@@ -52,7 +53,6 @@ class SnapshotCache:
         self._networks_version = ""
         self._clock_offset = time.time() - time.monotonic()
         self._tried = threading.Event()
-        self._publishing: threading.Thread | None = None
         self._override: Snapshot | None = None
         self.shift_us = 0
         self._reported: set[str] = set()
@@ -60,11 +60,12 @@ class SnapshotCache:
         self._notices = notices.Reader()
         self._wish: Wish | None = None
         self.presence.forget()
+        self.restorer.forget()
         self._periodic.wake()  # who knows nothing does not wait for the next tick
 
     def after_fork(self) -> None:
         """Give a child locks of its own; what its parent knew is still true."""
-        self._lock, self._publishing = threading.Lock(), None
+        self._lock, self.restorer.thread = threading.Lock(), None
         self.presence.forget()
 
     def now_us(self) -> int:
@@ -120,10 +121,14 @@ class SnapshotCache:
         try:
             self.refresh()
         finally:
-            if self._publishing is None:
+            if self.restorer.thread is None:
                 self._tried.set()
         version = self._snapshot.version if self._snapshot else ""
         self.presence.attend(self._wish, version, self._networks_version, self._server_s())
+
+    def _pause(self) -> float:
+        """Give the seconds until the next refresh: few while Redis is away or lacks something."""
+        return conf.refresh_interval / (RETRIES if self.restorer.is_owing else 1)
 
     def forgotten(self, identities: Collection[str] | None) -> None:
         """Have this process forget what it remembers of these identities, None: of all."""
@@ -143,6 +148,27 @@ class SnapshotCache:
 
     def refresh(self) -> Snapshot | None:
         """Ask Redis for a newer version now; gives None when Redis has none. Raises StoreUnavailable."""
+        try:
+            found = self._refresh()
+        except StoreUnavailable:
+            self.restorer.note(self._server_s())
+            raise
+        if found is not None:
+            self.restorer.settle()
+        return found
+
+    def unpublished(self) -> bool:
+        """
+        Note that this process could not publish what the database has; the refresh has it done when Redis answers.
+
+        Whether that is the first time since nothing was missing.
+        """
+        is_first = self.restorer.note_unpublished(self._server_s())
+        self._periodic.start()
+        self._periodic.wake()  # its pause is that of a process that lacks nothing
+        return is_first
+
+    def _refresh(self) -> Snapshot | None:
         with self._lock, unavailable():
             theirs = self._catch_up()
             if not self._is_held:
@@ -163,10 +189,13 @@ class SnapshotCache:
                 # Redis has lost its data: what it denied before, it would not deny now.
                 self._is_held = False
                 self.forgotten(None)
-            self._have_published()
+            self.restorer.fill(self.refresh, self._tried.set)
             return None
         self._is_held = True
         if self._snapshot is None or self._snapshot.version != version.decode():
+            if self._snapshot is not None and is_older(version.decode(), self._snapshot.version):
+                # Another server's data, or a backup's: more than the rules may be of yesterday.
+                self.restorer.note(self._server_s())
             self._load()
         self.refreshed_at = time.monotonic()
         return None if theirs is None else str(theirs.decode())
@@ -230,23 +259,6 @@ class SnapshotCache:
         if self._snapshot and self._snapshot.networks is not table:
             self._snapshot = replace(self._snapshot, networks=table)
 
-    def _have_published(self) -> None:
-        """Let the database be published, unless somebody in this process is at it."""
-        if self.on_missing and (self._publishing is None or not self._publishing.is_alive()):
-            self._publishing = threading.Thread(
-                target=self._publish, args=(self.on_missing,), name="ratelimit_app.publish", daemon=True
-            )
-            self._publishing.start()
-
-    def _publish(self, publish: Callable[[], object]) -> None:
-        try:
-            publish()
-            self.refresh()
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
-            self._report("publishing from the database", error)
-        finally:
-            self._tried.set()
-
     def _report(self, what: str, error: Exception) -> None:
         """Log a fault once, not at every refresh."""
         text = f"{what}: {error}"
@@ -261,14 +273,10 @@ is_settled = _cache.is_settled
 frozen_now, travel, clock = _cache.frozen_now, _cache.travel, _cache.clock
 refresh, override, forget = _cache.refresh, _cache.override, _cache.forget
 forgotten, have_forgotten = _cache.forgotten, _cache.have_forgotten
+restorer, unpublished = _cache.restorer, _cache.unpublished
 atexit.register(_cache.leave)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_cache.after_fork)
-
-
-def publish_when_missing(publish: Callable[[], object] | None) -> None:
-    """Set what publishes from the database when Redis has no snapshot; None: nobody does."""
-    _cache.on_missing = publish
 
 
 def when_forgotten(callback: Callable[[set[str] | None], object] | None) -> None:

@@ -78,7 +78,7 @@ def _clean_slate(valkey: Any) -> None:
     local_cache.forget(None)
     valkey.flushall()
     conf.forget()
-    snapshot_cache.publish_when_missing(None)
+    snapshot_cache.restorer.on_missing = snapshot_cache.restorer.on_return = None
     snapshot_cache.when_forgotten(local_cache.forget)  # as in every process; some tests listen instead
     snapshot_cache.forget()
     # Its refresh goes on through all tests, some of which look at every key.

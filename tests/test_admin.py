@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
@@ -433,6 +435,40 @@ def test_the_pages_when_redis_is_away_work_and_say_unknown(client: Client, staff
     assert 302 == client.post(url(Rule, "add"), RULE | {"name": "b"}).status_code
     act(client, Rule, "disable", *Rule.objects.all())
     assert {"off"} == set(Rule.objects.values_list("mode", flat=True))
+
+
+@pytest.mark.parametrize("model", [Rule, BlacklistEntry, AllowlistEntry])
+def test_the_pages_when_an_edit_is_not_in_redis_yet_say_so_until_it_is(
+    client: Client, staff: Any, settings: Any, model: Any
+) -> None:
+    """Whoever edits during an outage is told what becomes of it; once Redis has it, nothing is said."""
+    live = settings.CACHES
+    settings.CACHES = {"default": live["default"] | {"LOCATION": "unix:///nowhere/valkey.sock?db=0"}}
+    data = RULE if model is Rule else entry(kind="user", value="77")
+    saved = client.post(url(model, "add"), data, follow=True)
+    assert "Redis does not answer. Edits are saved" in saved.content.decode()
+    row = model.objects.get()
+    settings.CACHES = live
+    for page in (url(model, "changelist"), url(model, "change", row.pk)):
+        assert "Redis does not have the latest edits yet" in client.get(page).content.decode()
+    snapshot_cache.restorer.on_missing = publishing.publish_missing
+    snapshot_cache.restorer.on_return = publishing.publish_missed
+    deadline = time.monotonic() + 20
+    while "latest edits" in (text := client.get(url(model, "changelist")).content.decode()):
+        assert time.monotonic() < deadline
+    assert "Redis does not answer" not in text
+    assert not publishing.sync(check=True).has_drifted
+
+
+def test_the_rules_when_raw_sql_has_changed_one_are_not_in_redis_yet(client: Client, staff: Any) -> None:
+    """Also of what no process of ours has seen."""
+    make_one_of_each()
+    assert "latest edits" not in client.get(url(Rule, "changelist")).content.decode()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE ratelimit_app_rule SET rate = '6/s'")
+    assert "latest edits" in client.get(url(Rule, "changelist")).content.decode()
+    publishing.sync()
+    assert "latest edits" not in client.get(url(Rule, "changelist")).content.decode()
 
 
 def test_a_policy_when_it_names_kinds_that_clients_choose_is_told_the_risk(

@@ -117,7 +117,7 @@ def test_a_snapshot_when_redis_is_away_is_kept(cache: SnapshotCache, valkey: Any
 def test_a_snapshot_when_redis_has_lost_it_is_kept_and_published(cache: SnapshotCache, valkey: Any) -> None:
     """A flushed Redis leaves the rules in force, and has them written again."""
     published = threading.Event()
-    cache.on_missing = published.set
+    cache.restorer.on_missing = published.set
     publish(valkey)
     first = cache.refresh()
     valkey.flushall()
@@ -138,12 +138,12 @@ def test_a_process_when_redis_has_none_has_it_published_off_the_request_path(
         assert gate.wait(5)
         publish(valkey)
 
-    cache.on_missing = work
+    cache.restorer.on_missing = work
     for _ in range(3):
         cache.refresh()
     gate.set()
-    assert cache._publishing is not None
-    cache._publishing.join(5)
+    assert cache.restorer.thread is not None
+    cache.restorer.thread.join(5)
     assert ["grab"] == names(cache)
     assert 1 == len(threads)
     assert threading.get_ident() not in threads
@@ -160,12 +160,12 @@ def test_publishing_when_it_fails_is_told_once_and_tried_again(
         msg = "no database"
         raise RuntimeError(msg)
 
-    cache.on_missing = work
+    cache.restorer.on_missing = work
     with caplog.at_level(logging.ERROR, "ratelimit_app"):
         for _ in range(2):
             cache.refresh()
-            assert cache._publishing is not None
-            cache._publishing.join(5)
+            assert cache.restorer.thread is not None
+            cache.restorer.thread.join(5)
     assert 2 == len(tries)
     (line,) = told(caplog, "no database")
     assert line == "ratelimit.entry_disabled publishing from the database is left out: no database"
@@ -188,7 +188,7 @@ def test_a_process_when_it_has_no_snapshot_yet_waits_no_longer_than_the_timeout(
 def test_a_request_when_another_has_waited_in_vain_waits_for_nothing(cache: SnapshotCache) -> None:
     """A database that is slow to publish costs one request its budget, and none that of a limit in code."""
     published = threading.Event()
-    cache.on_missing = published.wait
+    cache.restorer.on_missing = published.wait
     cache._tick()
     assert not cache.is_settled()
     with override_settings(RATELIMIT_APP={"STORE_TIMEOUT": 0.01}), pytest.raises(StoreUnavailable):

@@ -12,7 +12,7 @@ from django.utils import timezone
 from ratelimit_app import lists
 from ratelimit_app.admin.acting import block_danger
 from ratelimit_app.admin.forms import AllowlistEntryForm, BlacklistEntryForm
-from ratelimit_app.admin.status import ModelAdmin, StatusAdmin
+from ratelimit_app.admin.status import PublishedAdmin, StatusAdmin
 from ratelimit_app.conf import conf
 from ratelimit_app.core.addresses import parse_network
 from ratelimit_app.core.entries import network_value, parse_identity, width_danger
@@ -50,7 +50,7 @@ class ActiveFilter(admin.SimpleListFilter):
         return queryset.exclude(is_active) if self.value() == "no" else queryset
 
 
-class EntryAdmin(ModelAdmin):
+class EntryAdmin(PublishedAdmin):
     """What the admins of both lists have in common."""
 
     list_filter: ClassVar[Any] = (ActiveFilter, "source", "kind")

@@ -1,10 +1,12 @@
-"""Columns that tell whether a row counts now, and whether it has arrived in Redis."""
+"""Whether what is edited has arrived in Redis: a warning above the page, and a column for each row."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+
+from ratelimit_app.publishing import backlog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +18,27 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-class StatusAdmin(ModelAdmin):
+class PublishedAdmin(ModelAdmin):
+    """An admin of what is published: as long as Redis does not have all of it, every page says so."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """Show the list."""
+        self._tell_backlog(request)
+        return super().changelist_view(request, extra_context)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Show or save a form."""
+        self._tell_backlog(request)
+        return super().changeform_view(request, *args, **kwargs)
+
+    @staticmethod
+    def _tell_backlog(request: HttpRequest) -> None:
+        # The page that follows a save tells of it: only then is the save committed.
+        if request.method == "GET" and (text := backlog()):
+            messages.warning(request, text)
+
+
+class StatusAdmin(PublishedAdmin):
     """An admin whose rows know whether Redis has them; it asks Redis once for a page."""
 
     def published(self, rows: Sequence[Any]) -> list[bool | None]:

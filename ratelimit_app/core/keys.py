@@ -31,6 +31,7 @@ class Keys:
         self.notices = self.of_site("notices")
         self.processes = self.of_site("processes")
         self.warmup = self.of_site("warmup")
+        self.synced = self.of_site("synced")
         self._head = f"{self.root}:{{".encode()
 
     def of_site(self, name: str) -> str:

@@ -118,3 +118,9 @@ def _rules(rows: list[dict[str, Any]], report: Callable[[str, Exception], None])
             if rule.mode != "off":
                 rules.append(rule)
     return rules
+
+
+def is_older(version: str, other: str) -> bool:
+    """Whether a version, `<epoch>:<counter>`, comes before another of the same epoch."""
+    (epoch, _, counter), (its_epoch, _, its) = version.rpartition(":"), other.rpartition(":")
+    return epoch == its_epoch and counter.isdigit() and its.isdigit() and int(counter) < int(its)

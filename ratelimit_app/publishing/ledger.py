@@ -10,7 +10,7 @@ from ratelimit_app.conf import conf
 from ratelimit_app.core.calls import ScriptCall
 from ratelimit_app.core.entries import is_exact
 from ratelimit_app.core.identity import value_of
-from ratelimit_app.store import notices
+from ratelimit_app.store import health, notices
 from ratelimit_app.store.connection import client, is_spread, site, unavailable
 from ratelimit_app.store.gateway import gateway
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 TTL_MS = 30 * 24 * 3_600 * 1_000
+SYNCED_MS = 3_600 * 1_000
 MAX_CHANGES = 1_000
 UNFINISHED = "?"  # in the index: a mark that is being written
 CHUNK = 1_000
@@ -209,13 +210,38 @@ def renew(identities: Collection[str]) -> None:
 def claim(milliseconds: int) -> bool:
     """Whether this process is the one to publish what is missing, for so long. Raises StoreUnavailable."""
     with unavailable():
-        return bool(client().set(f"{conf.keys.root}:publishing", 1, nx=True, px=milliseconds))
+        is_ours = bool(client().set(f"{conf.keys.root}:publishing", 1, nx=True, px=milliseconds))
+    health.trust(conf.cache)
+    return is_ours
 
 
 def release() -> None:
     """Let another process publish what is missing. Raises StoreUnavailable."""
     with unavailable():
         client().delete(f"{conf.keys.root}:publishing")
+
+
+def now() -> float:
+    """Give the Redis clock, in seconds since the epoch. Raises StoreUnavailable."""
+    with unavailable():
+        seconds, micros = site().time()
+    return float(seconds + micros / 1_000_000)
+
+
+def note_synced(began: float) -> None:
+    """Note that all was compared and repaired by somebody who began then, by the Redis clock. Raises StoreUnavailable."""
+    with unavailable():
+        site().set(conf.keys.synced, repr(began), px=SYNCED_MS)
+
+
+def synced_at() -> float | None:
+    """Give when the last comparison of everything began, None when that is long ago. Raises StoreUnavailable."""
+    with unavailable():
+        value: Any = site().get(conf.keys.synced)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def drop_strangers() -> None:

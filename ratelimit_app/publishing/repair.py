@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from ratelimit_app.models import Publication
 from ratelimit_app.publishing import content, ledger, publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 CLAIM_MS = 5_000
+LONG_CLAIM_MS = 30_000  # a comparison of a million bans takes half of it
+ACCURACY = 0.1  # seconds, to which processes know the Redis clock
 PATIENCE = 1.0
 
 
@@ -56,17 +59,28 @@ def sync(*, check: bool = False) -> Report:
     lives of what never ends.
     """
     report = Report(repaired=not check)
-    row = _row()
-    held = ledger.read_snapshot()
-    same_epoch = ledger.counter_of(held.version, row.epoch.hex) is not None
-    report.snapshot_differs = not (same_epoch and content.body(row).is_in(held.body))
+    began = ledger.now()
+    row, held = _row(), ledger.read_snapshot()
+    report.snapshot_differs = not _is_snapshot_of(row, held)
     report.version = held.version or ""
     if not check:
         ledger.drop_strangers()
         report.version = publisher.publish_snapshot()
     known = sum(_compare(row, ends, report) for ends in content.banned(row, ledger.CHUNK, mend=not check))
     _compare_strangers(row, known if len(content.aliases(row)) == 1 else None, report)
+    if not check:
+        ledger.note_synced(began)
     return report
+
+
+def has_snapshot() -> bool:
+    """Whether Redis has rules and allowlist as the database says. Raises StoreUnavailable."""
+    return _is_snapshot_of(_row(), ledger.read_snapshot())
+
+
+def _is_snapshot_of(row: Publication, held: ledger.Held) -> bool:
+    is_ours = ledger.counter_of(held.version, row.epoch.hex) is not None
+    return is_ours and content.body(row).is_in(held.body)
 
 
 def _compare_strangers(row: Publication, known: int | None, report: Report) -> None:
@@ -147,7 +161,7 @@ def publish_missing() -> None:
     For a thread of its own, off the request path: it closes the thread's database connections, and what goes wrong
     is only logged, since it is tried again at the next refresh.
     """
-    try:
+    with _in_a_thread_of_its_own():
         if ledger.claim(CLAIM_MS):
             try:
                 if ledger.read_snapshot().version is None:
@@ -156,6 +170,37 @@ def publish_missing() -> None:
                 ledger.release()
         else:
             _await_snapshot()
+
+
+def publish_missed(missed_at: float) -> bool:
+    """
+    Publish what Redis may have missed until `missed_at`, the last instant of an outage (seconds by the Redis clock).
+
+    Whether nothing is missing any more: then everything was compared since, here or in another process. Else it is to
+    be tried again. For a thread of its own, as `publish_missing`.
+    """
+    with _in_a_thread_of_its_own():
+        if _is_synced_since(missed_at):
+            return True
+        if ledger.claim(LONG_CLAIM_MS):
+            try:
+                if not _is_synced_since(missed_at):
+                    sync()
+            finally:
+                ledger.release()
+            return True
+    return False
+
+
+def _is_synced_since(instant: float) -> bool:
+    began = ledger.synced_at()
+    return began is not None and began > instant + ACCURACY
+
+
+@contextmanager
+def _in_a_thread_of_its_own() -> Iterator[None]:
+    try:
+        yield
     except (StoreUnavailable, DatabaseError) as error:
         content.report("publishing from the database", error)
     finally:

@@ -1,16 +1,33 @@
-"""What people are shown of Redis: whether a row has arrived there."""
+"""What people are shown of Redis: whether it answers, and whether a row has arrived there."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from ratelimit_app import snapshot_cache
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import BlacklistEntry, Rule, to_us
-from ratelimit_app.publishing import ledger
+from ratelimit_app.publishing import ledger, repair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+UNANSWERED = (
+    "Redis does not answer. Edits are saved, and published by themselves within seconds of its return; until then "
+    "every process goes on with the rules and bans that it knows."
+)
+LATE = "Redis does not have the latest edits yet. They are saved, and will be published by themselves."
+
+
+def backlog() -> str:
+    """Say that edits are saved but not yet in Redis, and what becomes of them; empty when all is there."""
+    try:
+        is_late = snapshot_cache.restorer.has_unpublished or not repair.has_snapshot()
+    except StoreUnavailable:
+        return UNANSWERED
+    return LATE if is_late else ""
 
 
 def rules_published(rules: Sequence[Rule]) -> list[bool | None]:

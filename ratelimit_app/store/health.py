@@ -35,6 +35,11 @@ def require(found: Breaker, now: float) -> None:
         raise StoreUnavailable(msg)
 
 
+def trust(alias: str) -> None:
+    """Close the breaker of an alias: a write was answered just now."""
+    breaker(alias).succeeded(time.monotonic())
+
+
 def forget() -> None:
     """Begin with closed breakers: settings have changed, or this process is a fork."""
     global _breakers  # noqa: PLW0603 - so that no thread keeps one that others have forgotten

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import threading
 import time
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import connection
@@ -25,72 +18,14 @@ from django.utils import timezone
 from ratelimit_app import aunblock, block, offences, publishing, snapshot_cache, unblock
 from ratelimit_app.conf import conf
 from ratelimit_app.models import BlacklistEntry, PromotionPolicy, Rule
+from tests.integration.watchers import STARTING, Watcher, expect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ROOT = Path(__file__).resolve().parents[2]
-STARTING = 30.0
-WATCHERS = 2
 ADDRESS, NETWORK = "ip:203.0.113.9", "ip:198.51.100.0/24"
-
-
-class Watcher:
-    """A process of the site, and what it showed last; it also serves further clients of these addresses."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.seen: dict[str, Any] = {}
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.integration.watcher",
-                str(connection.settings_dict["NAME"]),
-                *addresses,
-            ],
-            cwd=ROOT,
-            env=os.environ | {"RATELIMIT_TEST_DATA": str(settings.DATA)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.seen = json.loads(line)
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
-@pytest.fixture
-def watchers(request: pytest.FixtureRequest) -> Iterator[list[Watcher]]:
-    """Two processes that serve under a rule of 9000/s, with nobody banned."""
-    Rule.objects.create(name="a", rate="9000/s")
-    found = [Watcher(*getattr(request, "param", ())) for _ in range(WATCHERS)]
-    try:
-        expect(found, {"limit": "9000", "client": 200, "neighbour": 200}, within=STARTING)
-        yield found
-    finally:
-        for watcher in found:
-            watcher.stop()
-
-
-def expect(watchers: list[Watcher], wanted: dict[str, Any], *, within: float | None = None) -> None:
-    """Wait until every process shows this, at most for the contract's time (seconds)."""
-    deadline = time.monotonic() + (within or conf.refresh_interval + 1)
-    while not all(wanted.items() <= watcher.seen.items() for watcher in watchers):
-        assert time.monotonic() < deadline, (wanted, [watcher.seen for watcher in watchers])
-        time.sleep(0.01)
 
 
 def in_the_admin(page: str, *args: Any, **data: Any) -> None:

@@ -1,0 +1,80 @@
+"""What Redis has lost or may have missed, and the thread that has it published from the database."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Restorer:
+    """
+    Have the database published, in a thread of its own: when Redis has no snapshot, and when an outage is over.
+
+    `on_missing` publishes what is not there at all. `on_return` is given the last instant at which something may have
+    been missed, in seconds by the Redis clock, and says whether nothing is missing any more; if not, it is asked again.
+    `report` is told what goes wrong.
+    """
+
+    def __init__(self, report: Callable[[str, Exception], None]) -> None:
+        self.on_missing: Callable[[], object] | None = None
+        self.on_return: Callable[[float], bool] | None = None
+        self._report = report
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nothing, as at the start of a process."""
+        self.thread: threading.Thread | None = None
+        self.has_unpublished = False
+        self._missed_at: float | None = None
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether Redis may lack something."""
+        return self._missed_at is not None
+
+    def note(self, at_s: float) -> None:
+        """Note that Redis did not answer at this instant, so that anybody may have failed to publish."""
+        self._missed_at = at_s
+
+    def note_unpublished(self, at_s: float) -> bool:
+        """Note that this process failed to publish; whether it is the first time since nothing was missing."""
+        is_first = not self.has_unpublished
+        self.has_unpublished, self._missed_at = True, at_s
+        return is_first
+
+    def fill(self, then: Callable[[], object], finally_: Callable[[], object]) -> None:
+        """Have what Redis has lost published, unless this process is at it; `then` follows a success."""
+        publish = self.on_missing
+        if publish is not None:
+            self._start(lambda: (publish(), then()), finally_)
+
+    def settle(self) -> None:
+        """Have published what an outage that is over has kept from Redis, if there was one."""
+        if self._missed_at is not None and self.on_return is not None:
+            self._start(self._settle, lambda: None)
+
+    def _settle(self) -> None:
+        missed_at = self._missed_at
+        if self.on_return is None or missed_at is None or not self.on_return(missed_at):
+            return
+        if self._missed_at == missed_at:
+            self._missed_at, self.has_unpublished = None, False
+
+    def _start(self, work: Callable[[], object], finally_: Callable[[], object]) -> None:
+        if self.thread is not None and self.thread.is_alive():
+            return
+        self.thread = threading.Thread(
+            target=self._run, args=(work, finally_), name="ratelimit_app.publish", daemon=True
+        )
+        self.thread.start()
+
+    def _run(self, work: Callable[[], object], finally_: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+            self._report("publishing from the database", error)
+        finally:
+            finally_()
