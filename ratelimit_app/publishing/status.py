@@ -24,10 +24,10 @@ LATE = "Redis does not have the latest edits yet. They are saved, and will be pu
 def backlog() -> str:
     """Say that edits are saved but not yet in Redis, and what becomes of them; empty when all is there."""
     try:
-        is_late = snapshot_cache.restorer.has_unpublished or not repair.has_snapshot()
+        is_there = repair.has_snapshot()
     except StoreUnavailable:
         return UNANSWERED
-    return LATE if is_late else ""
+    return "" if is_there and not snapshot_cache.restorer.has_unpublished else LATE
 
 
 def rules_published(rules: Sequence[Rule]) -> list[bool | None]:
