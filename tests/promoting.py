@@ -1,4 +1,4 @@
-"""A process that promotes once, when told to on its standard input; it can be made to die at a chosen step."""
+"""A process that promotes or syncs once, when told to on its standard input; it can be made to die at a chosen step."""
 
 from __future__ import annotations
 
@@ -27,6 +27,19 @@ STEPS = {
 }
 
 
+SYNC_STEPS = {
+    "begun": ("publishing.ledger", "drop_strangers", "before"),
+    "snapshot": ("publishing.ledger", "put_snapshot", "before"),
+    "snapshot put": ("publishing.ledger", "put_snapshot", "after"),
+    "marks": ("publishing.ledger", "put_marks", "before"),
+    "marks put": ("publishing.ledger", "put_marks", "after"),
+    "networks": ("publishing.ledger", "put_networks", "before"),
+    "networks put": ("publishing.ledger", "put_networks", "after"),
+    "renewed": ("publishing.ledger", "renew", "after"),
+    "noted": ("publishing.ledger", "note_synced", "after"),
+}
+
+
 def die(*_: Any, **__: Any) -> None:
     """End at once, as when the machine's memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -36,7 +49,7 @@ def die_at(step: str) -> None:
     """Replace one function by itself and a sudden death, before or after it."""
     from importlib import import_module
 
-    module, path, when = STEPS[step]
+    module, path, when = (STEPS | SYNC_STEPS)[step]
     owner: Any = import_module(f"ratelimit_app.{module}")
     *classes, name = path.split(".")
     for part in classes:
@@ -52,13 +65,15 @@ def die_at(step: str) -> None:
 
 
 def main() -> None:
-    """Wait for the word, promote, print the report."""
+    """Wait for the word, work, print the report."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--die-at", choices=[*STEPS, ""], default="")
+    parser.add_argument("--die-at", choices=[*STEPS, *SYNC_STEPS, ""], default="")
+    parser.add_argument("--sync", action="store_true")
     parser.add_argument("--without-turn", action="store_true")
     options = parser.parse_args()
     set_up()
 
+    from ratelimit_app import publishing
     from ratelimit_app.promotion import promote_repeat_offenders, run
     from ratelimit_app.store import turns
     from tests.offending import note_signals
@@ -71,7 +86,7 @@ def main() -> None:
         die_at(options.die_at)
     say("ready")
     sys.stdin.readline()
-    say(json.dumps(promote_repeat_offenders().as_dict()))
+    say(json.dumps(publishing.sync().to_dict() if options.sync else promote_repeat_offenders().as_dict()))
 
 
 def say(line: str) -> None:

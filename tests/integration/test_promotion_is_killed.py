@@ -1,4 +1,4 @@
-"""Promotion by several processes at once, and by processes that die: nothing is lost, nothing happens twice."""
+"""Promotion and sync by several processes at once, and by some that die: nothing is lost, nothing happens twice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from ratelimit_app import publishing
 from ratelimit_app.conf import conf
 from ratelimit_app.models import BlacklistEntry
 from tests.beside import child_environment
 from tests.offending import make_policy, make_rule, offend
-from tests.promoting import STEPS
+from tests.promoting import STEPS, SYNC_STEPS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -123,3 +124,21 @@ def test_processes_killed_at_random_moments_leave_the_rest_to_the_next(valkey, o
     go(last)
     report_of(last)
     assert_everybody_was_banned_once(valkey)
+
+
+@pytest.mark.parametrize("step", SYNC_STEPS)
+def test_a_sync_killed_at_a_step_leaves_the_rest_to_the_next(valkey, start, step):
+    """SIGKILL between any two steps of a repair: the next one finds what is missing, and mends it."""
+    make_rule()
+    for value in ("203.0.113.9", "198.51.100.0/24"):
+        BlacklistEntry.objects.create(kind="ip", value=value)
+    valkey.flushdb()
+    first, second = start("--sync", "--die-at", step), start("--sync")
+    ready(first, second)
+    go(first)
+    assert first.wait(30) == -9
+    go(second)
+    report_of(second)
+    report = publishing.sync(check=True)
+    assert (report.bans, report.has_drifted) == (2, False)
+    assert valkey.exists(conf.keys.mark("ip:203.0.113.9"))
