@@ -45,8 +45,8 @@ class Drinker:
                 without += 1
             elif not each_once:
                 answers += ANSWER.pack(who, decision.results[0].at, decision.allowed)
-            if number == self._count // 2:
-                self.halfway = memory()
+            if number == share.start + len(share) // 2:
+                self.halfway = memory()  # of the last thread to come so far
         return bytes(answers), without
 
 

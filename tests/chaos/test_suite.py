@@ -156,3 +156,19 @@ def test_the_page_when_written_holds_the_findings_between_its_marks(tmp_path: Pa
     assert text.endswith("after\n")
     assert "stale" not in text
     assert "| `drill` | `open` answers 200, 403, 429 alone | 200: 1 | held |" in text
+
+
+def test_the_page_when_some_drills_are_run_again_keeps_the_others_of_the_same_form(tmp_path: Path) -> None:
+    """Each drill's rows are those of its last run; the whole form and the short one do not mix."""
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}{END}")
+    first, second = (
+        {name: ("", list(statuses([note(1.0, code)])))} for name, code in (("a", 200), ("b", 429))
+    )
+    write(first, page)
+    write(second, page)
+    write({"a": ("", list(statuses([note(1.0, 403)])))}, page)
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert ["403: 1", "429: 1"] == [row.split(" | ")[2] for row in rows]
+    write(second, page, short=True)
+    assert 1 == page.read_text().count("\n| `")
