@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+MIN_PAUSE, MAX_PAUSE = 1.0, 30.0  # seconds, after what went wrong
 
 
 class Restorer:
@@ -14,8 +18,8 @@ class Restorer:
     Have the database published, in a thread of its own: when Redis has no snapshot, and when an outage is over.
 
     `on_missing` publishes what is not there at all. `on_return` is given the last instant at which something may have
-    been missed, in seconds by the Redis clock, and says whether nothing is missing any more; if not, it is asked again.
-    `report` is told what goes wrong.
+    been missed, in seconds by the Redis clock, and says whether nothing is missing any more; if not, it is asked again,
+    and ever more seldom when it raises. `report` is told what goes wrong.
     """
 
     def __init__(self, report: Callable[[str, Exception], None]) -> None:
@@ -29,6 +33,7 @@ class Restorer:
         self.thread: threading.Thread | None = None
         self.has_unpublished = False
         self._missed_at: float | None = None
+        self._not_before, self._pause = 0.0, MIN_PAUSE
 
     @property
     def is_owing(self) -> bool:
@@ -53,12 +58,20 @@ class Restorer:
 
     def settle(self) -> None:
         """Have published what an outage that is over has kept from Redis, if there was one."""
-        if self._missed_at is not None and self.on_return is not None:
+        is_due = self._missed_at is not None and time.monotonic() >= self._not_before
+        if is_due and self.on_return is not None:
             self._start(self._settle, lambda: None)
 
     def _settle(self) -> None:
         missed_at = self._missed_at
-        if self.on_return is None or missed_at is None or not self.on_return(missed_at):
+        if self.on_return is None or missed_at is None:
+            return
+        # A database that fails is not asked by every process four times a second.
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, MAX_PAUSE)
+        is_done = self.on_return(missed_at)
+        self._not_before, self._pause = 0.0, MIN_PAUSE
+        if not is_done:
             return
         if self._missed_at == missed_at:
             self._missed_at, self.has_unpublished = None, False

@@ -76,6 +76,15 @@ def body(row: Publication, kinds: list[str] | None = None) -> Body:
     )
 
 
+def are_rules_in(row: Publication, text: bytes | None) -> bool:
+    """Whether a snapshot in Redis has the rules as the databases have them."""
+    try:
+        held = json.loads(text or b"null")["rules"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return bool(held == json.loads(json.dumps(_rules(aliases(row)))))
+
+
 def kinds_after(row: Publication, text: bytes | None, identities: Collection[str]) -> list[str] | None:
     """
     Give the kinds of marks after a change of these identities' bans, by a snapshot in Redis; None: it has none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,8 @@ def sync(*, check: bool = False) -> Report:
     report = Report(repaired=not check)
     began = ledger.now()
     row, held = _row(), ledger.read_snapshot()
-    report.snapshot_differs = not _is_snapshot_of(row, held)
+    same_epoch = ledger.counter_of(held.version, row.epoch.hex) is not None
+    report.snapshot_differs = not (same_epoch and content.body(row).is_in(held.body))
     report.version = held.version or ""
     if not check:
         ledger.drop_strangers()
@@ -73,14 +74,9 @@ def sync(*, check: bool = False) -> Report:
     return report
 
 
-def has_snapshot() -> bool:
-    """Whether Redis has rules and allowlist as the database says. Raises StoreUnavailable."""
-    return _is_snapshot_of(_row(), ledger.read_snapshot())
-
-
-def _is_snapshot_of(row: Publication, held: ledger.Held) -> bool:
-    is_ours = ledger.counter_of(held.version, row.epoch.hex) is not None
-    return is_ours and content.body(row).is_in(held.body)
+def has_rules() -> bool:
+    """Whether Redis has the database's rules; lists may be long, and are not looked at. Raises StoreUnavailable."""
+    return content.are_rules_in(_row(), ledger.read_snapshot().body)
 
 
 def _compare_strangers(row: Publication, known: int | None, report: Report) -> None:
@@ -161,15 +157,18 @@ def publish_missing() -> None:
     For a thread of its own, off the request path: it closes the thread's database connections, and what goes wrong
     is only logged, since it is tried again at the next refresh.
     """
-    with _in_a_thread_of_its_own():
-        if ledger.claim(CLAIM_MS):
-            try:
-                if ledger.read_snapshot().version is None:
-                    sync()
-            finally:
-                ledger.release()
-        else:
-            _await_snapshot()
+    try:
+        with _own_connections():
+            if ledger.claim(CLAIM_MS):
+                try:
+                    if ledger.read_snapshot().version is None:
+                        sync()
+                finally:
+                    ledger.release()
+            else:
+                _await_snapshot()
+    except (StoreUnavailable, DatabaseError) as error:
+        content.report("publishing from the database", error)
 
 
 def publish_missed(missed_at: float) -> bool:
@@ -177,9 +176,9 @@ def publish_missed(missed_at: float) -> bool:
     Publish what Redis may have missed until `missed_at`, the last instant of an outage (seconds by the Redis clock).
 
     Whether nothing is missing any more: then everything was compared since, here or in another process. Else it is to
-    be tried again. For a thread of its own, as `publish_missing`.
+    be tried again. For a thread of its own, as `publish_missing`. Raises what the database raises.
     """
-    with _in_a_thread_of_its_own():
+    with _own_connections(), suppress(StoreUnavailable):
         if _is_synced_since(missed_at):
             return True
         if ledger.claim(LONG_CLAIM_MS):
@@ -198,11 +197,9 @@ def _is_synced_since(instant: float) -> bool:
 
 
 @contextmanager
-def _in_a_thread_of_its_own() -> Iterator[None]:
+def _own_connections() -> Iterator[None]:
     try:
         yield
-    except (StoreUnavailable, DatabaseError) as error:
-        content.report("publishing from the database", error)
     finally:
         for connection in connections.all(initialized_only=True):
             if not connection.in_atomic_block:

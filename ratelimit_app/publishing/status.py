@@ -24,7 +24,7 @@ LATE = "Redis does not have the latest edits yet. They are saved, and will be pu
 def backlog() -> str:
     """Say that edits are saved but not yet in Redis, and what becomes of them; empty when all is there."""
     try:
-        is_there = repair.has_snapshot()
+        is_there = repair.has_rules()
     except StoreUnavailable:
         return UNANSWERED
     return "" if is_there and not snapshot_cache.restorer.has_unpublished else LATE
