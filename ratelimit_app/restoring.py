@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,13 +20,15 @@ class Restorer:
 
     `on_missing` publishes what is not there at all. `on_return` is given the last instant at which something may have
     been missed, in seconds by the Redis clock, and says whether nothing is missing any more; if not, it is asked again,
-    and ever more seldom when it raises. `report` is told what goes wrong.
+    and ever more seldom when it raises. `report` is told what goes wrong. `clock` gives seconds.
     """
 
-    def __init__(self, report: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, report: Callable[[str, Exception], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.on_missing: Callable[[], object] | None = None
         self.on_return: Callable[[float], bool] | None = None
-        self._report = report
+        self._report, self._clock = report, clock
         self.forget()
 
     def forget(self) -> None:
@@ -33,7 +36,7 @@ class Restorer:
         self.thread: threading.Thread | None = None
         self.has_unpublished = False
         self._missed_at: float | None = None
-        self._not_before, self._pause = 0.0, MIN_PAUSE
+        self._not_before, self._pause = -inf, MIN_PAUSE
 
     @property
     def is_owing(self) -> bool:
@@ -58,7 +61,7 @@ class Restorer:
 
     def settle(self) -> None:
         """Have published what an outage that is over has kept from Redis, if there was one."""
-        is_due = self._missed_at is not None and time.monotonic() >= self._not_before
+        is_due = self._missed_at is not None and self._clock() >= self._not_before
         if is_due and self.on_return is not None:
             self._start(self._settle, lambda: None)
 
@@ -67,10 +70,10 @@ class Restorer:
         if self.on_return is None or missed_at is None:
             return
         # A database that fails is not asked by every process four times a second.
-        self._not_before = time.monotonic() + self._pause
+        self._not_before = self._clock() + self._pause
         self._pause = min(self._pause * 2, MAX_PAUSE)
         is_done = self.on_return(missed_at)
-        self._not_before, self._pause = 0.0, MIN_PAUSE
+        self._not_before, self._pause = -inf, MIN_PAUSE
         if not is_done:
             return
         if self._missed_at == missed_at:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.restoring import Restorer
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
 class Site:
     """A restorer, what it asks for, and what is answered; `told`: what went wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.told: list[str] = []
         self.asked: list[float] = []
         self.answers: list[Any] = []
-        self.restorer = Restorer(lambda what, error: self.told.append(f"{what}: {error}"))
+        self.restorer = Restorer(lambda what, error: self.told.append(f"{what}: {error}"), clock)
         self.restorer.on_return = self._answer
 
     def _answer(self, missed_at: float) -> bool:
@@ -66,11 +67,10 @@ def test_what_was_missed_while_it_was_published_is_not_forgotten() -> None:
     assert ([7.0, 9.0], False) == (site.asked, site.restorer.is_owing)
 
 
-def test_a_database_when_it_fails_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_when_it_fails_is_asked_ever_more_seldom() -> None:
     """Each process tells of it once for each kind, and does not add to its troubles."""
     now = [0.0]
-    monkeypatch.setattr("ratelimit_app.restoring.time.monotonic", lambda: now[0])
-    site = Site()
+    site = Site(lambda: now[0])
     site.answers = [RuntimeError("no database")] * 3 + [True]
     site.restorer.note(7.0)
     tries = []
