@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
@@ -82,14 +82,12 @@ def exact_again(
 def exactness(notes: Iterable[Note], since: float, judged: float, until: float = inf) -> Iterator[Finding]:
     """Judge every window that ends from `judged` to `until` by what Redis has decided from `since` on."""
     wrong, denied, admitted = list[str](), 0, 0
-    clients = {note.client for note in notes} - {BANNED}
-    for client in clients:
-        tries = [
-            Try(note.status == 200, note.at)
-            for note in notes
-            if note.client == client and note.at >= since * SECOND and not note.degraded
-        ]
-        edge = int(judged * SECOND)
+    by_client: dict[str, list[Try]] = defaultdict(list)
+    for note in notes:
+        if note.client != BANNED and note.at >= since * SECOND and not note.degraded:
+            by_client[note.client].append(Try(note.status == 200, note.at))
+    edge = int(judged * SECOND)
+    for client, tries in by_client.items():
         early = [one for one in tries if one.at < edge and one.allowed]
         late = [one for one in tries if one.at >= edge]
         denied += sum(not one.allowed for one in late)
