@@ -77,6 +77,8 @@ def _call(call: ScriptCall) -> Any:
         raise
     if health.degraded and (signal := health.answered()):
         local_cache.local().outage.clear()
+        # Where Redis was read and not written, no refresh has seen the outage.
+        snapshot_cache.restorer.note()
         signal.send_robust(health, alias=conf.cache)
     return reply
 
@@ -108,5 +110,7 @@ async def _acall(call: ScriptCall) -> Any:
         raise
     if health.degraded and (signal := health.answered()):
         local_cache.local().outage.clear()
+        # Where Redis was read and not written, no refresh has seen the outage.
+        snapshot_cache.restorer.note()
         await signal.asend_robust(health, alias=conf.cache)
     return reply

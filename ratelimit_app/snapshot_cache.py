@@ -65,7 +65,8 @@ class SnapshotCache:
 
     def after_fork(self) -> None:
         """Give a child locks of its own; what its parent knew is still true."""
-        self._lock, self.restorer.thread = threading.Lock(), None
+        self._lock = threading.Lock()
+        self.restorer.after_fork()
         self.presence.forget()
 
     def now_us(self) -> int:
@@ -121,7 +122,7 @@ class SnapshotCache:
         try:
             self.refresh()
         finally:
-            if self.restorer.thread is None:
+            if self.restorer.thread is None or self._snapshot is not None:
                 self._tried.set()
         version = self._snapshot.version if self._snapshot else ""
         self.presence.attend(self._wish, version, self._networks_version, self._server_s())
@@ -151,10 +152,10 @@ class SnapshotCache:
         try:
             found = self._refresh()
         except StoreUnavailable:
-            self.restorer.note(self._server_s())
+            self.restorer.note()
             raise
         if found is not None:
-            self.restorer.settle()
+            self.restorer.settle(self._clock_offset)
         return found
 
     def unpublished(self) -> bool:
@@ -163,7 +164,7 @@ class SnapshotCache:
 
         Whether that is the first time since nothing was missing.
         """
-        is_first = self.restorer.note_unpublished(self._server_s())
+        is_first = self.restorer.note_unpublished()
         self._periodic.start()
         self._periodic.wake()  # its pause is that of a process that lacks nothing
         return is_first
@@ -189,13 +190,14 @@ class SnapshotCache:
                 # Redis has lost its data: what it denied before, it would not deny now.
                 self._is_held = False
                 self.forgotten(None)
+            self.restorer.note()  # should whoever fills it fail half-way, the rest is still owed
             self.restorer.fill(self.refresh, self._tried.set)
             return None
         self._is_held = True
         if self._snapshot is None or self._snapshot.version != version.decode():
             if self._snapshot is not None and is_older(version.decode(), self._snapshot.version):
                 # Another server's data, or a backup's: more than the rules may be of yesterday.
-                self.restorer.note(self._server_s())
+                self.restorer.note()
             self._load()
         self.refreshed_at = time.monotonic()
         return None if theirs is None else str(theirs.decode())

@@ -306,6 +306,22 @@ def test_a_promoted_entry_when_its_policy_is_gone_stands_beside_others() -> None
     assert [None, None] == [entry.holder for entry in BlacklistEntry.objects.all()]
 
 
+@pytest.mark.parametrize("source", ["manual", "imported", "promoted"])
+def test_an_entry_when_validated_as_a_whole_meets_its_like_and_no_other(source: str) -> None:
+    """`full_clean`, as a project's own form calls it, says what the database would: another policy is another holder."""
+    one, other = (PromotionPolicy.objects.create(name=name) for name in ("one", "other"))
+    policy = one if source == "promoted" else None
+    made = BlacklistEntry(kind="user", value="1", source=source, policy=policy)
+    made.full_clean()
+    made.save()
+    made.full_clean()
+    with pytest.raises(ValidationError, match="has such an entry already"):
+        BlacklistEntry(kind="user", value="1", source=source, policy=policy).full_clean()
+    for beside in (None, other):
+        BlacklistEntry(kind="user", value="1", source="promoted", policy=beside).full_clean()
+    BlacklistEntry(kind="user", value="1", source=source, policy=policy).full_clean(exclude={"policy"})
+
+
 @pytest.mark.parametrize(("one", "other"), [("A1", "a1"), ("é", "e"), ("ß", "ss"), ("1", "1 ")])
 def test_an_identity_when_it_differs_in_any_character_is_another(one: str, other: str) -> None:
     """Every database compares by code point: MySQL and MariaDB would take all of these for one."""

@@ -17,7 +17,9 @@ from django_redis import get_redis_connection
 
 from ratelimit_app import offences, publishing, snapshot_cache
 from ratelimit_app.conf import conf
+from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.models import AllowlistEntry, BlacklistEntry, PromotionPolicy, Publication, Rule
+from ratelimit_app.publishing import ledger
 from ratelimit_app.signals import identity_blocked, identity_unblocked, rows_changed
 from tests.databases import upsert
 
@@ -369,6 +371,28 @@ def test_a_save_when_redis_is_away_succeeds_is_told_once_and_published_on_its_re
         assert not publishing.sync(check=True).has_drifted
     assert 8 == len(rates(valkey))
     assert {"user:one", "user:two"} == bans(valkey)
+
+
+def test_a_refill_when_it_fails_half_way_is_finished_by_the_next_refresh(
+    valkey: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emptied Redis that has its rules again, and not its bans, is still owed them."""
+    Rule.objects.create(name="a", rate="1/s")
+    BlacklistEntry.objects.create(kind="user", value="1")
+    valkey.flushall()
+    put, failures = ledger.put_marks, [StoreUnavailable("one reply was late")]
+
+    def put_marks(ends: Any) -> None:
+        if failures:
+            raise failures.pop()
+        put(ends)
+
+    monkeypatch.setattr(ledger, "put_marks", put_marks)
+    snapshot_cache.restorer.on_missing = publishing.publish_missing
+    snapshot_cache.restorer.on_return = publishing.publish_missed
+    _wait_for(lambda: snapshot_cache.refresh() is not None)
+    _wait_for(lambda: bans(valkey) == {"user:1"} and not snapshot_cache.restorer.is_owing)
+    assert not failures
 
 
 def _wait_for(holds: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_app.restoring import Restorer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 class Site:
     """A restorer, what it asks for, and what is answered; `told`: what went wrong."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.told: list[str] = []
         self.asked: list[float] = []
         self.answers: list[Any] = []
@@ -32,39 +31,46 @@ class Site:
 
     def settle(self) -> None:
         """Refresh, and wait for what that has begun."""
-        self.restorer.settle()
+        self.restorer.settle(100.0)
         if self.restorer.thread is not None:
             self.restorer.thread.join(5)
 
 
 def test_a_process_when_nothing_was_missed_publishes_nothing() -> None:
     """The usual refresh costs no thread."""
-    site = Site()
+    site = Site(lambda: 0.0)
     site.settle()
     assert (None, False) == (site.restorer.thread, site.restorer.is_owing)
 
 
 def test_what_was_missed_when_somebody_is_at_it_is_asked_for_until_it_is_there() -> None:
     """Another process has the claim: this one looks again at its next refresh."""
-    site = Site()
+    now = iter(range(7, 99))
+    site = Site(lambda: float(next(now)))
     site.answers = [False, False, True]
-    assert [True, False] == [site.restorer.note_unpublished(at) for at in (7.0, 8.0)]
+    assert [True, False] == [site.restorer.note_unpublished() for _ in range(2)]
     for _ in range(4):
         site.settle()
-    assert [8.0] * 3 == site.asked
+    assert [108.0] * 3 == site.asked
     assert (False, False) == (site.restorer.is_owing, site.restorer.has_unpublished)
-    assert site.restorer.note_unpublished(9.0)
+    assert site.restorer.note_unpublished()
 
 
 def test_what_was_missed_while_it_was_published_is_not_forgotten() -> None:
     """A second outage in the midst: what was compared before it says nothing of what came after."""
-    site = Site()
-    site.answers = [lambda: site.restorer.note_unpublished(9.0), True]
-    site.restorer.note(7.0)
+    now = [7.0]
+    site = Site(lambda: now[0])
+
+    def meanwhile() -> bool:
+        now[0] = 9.0
+        return site.restorer.note_unpublished()
+
+    site.answers = [meanwhile, True]
+    site.restorer.note()
     site.settle()
     assert site.restorer.is_owing
     site.settle()
-    assert ([7.0, 9.0], False) == (site.asked, site.restorer.is_owing)
+    assert ([107.0, 109.0], False) == (site.asked, site.restorer.is_owing)
 
 
 def test_a_database_when_it_fails_is_asked_ever_more_seldom() -> None:
@@ -72,7 +78,7 @@ def test_a_database_when_it_fails_is_asked_ever_more_seldom() -> None:
     now = [0.0]
     site = Site(lambda: now[0])
     site.answers = [RuntimeError("no database")] * 3 + [True]
-    site.restorer.note(7.0)
+    site.restorer.note()
     tries = []
     for tick in range(40):
         now[0] = tick / 4

@@ -103,6 +103,9 @@ def _decide_partly(ask: Ask, asked: Asked, part: PartlyAnswered) -> Flow:
             marks=[asked.marks[n] for n in marks],
             words=[asked.words[n] for n in marks] + [asked.words[count + n] for n in rules],
             demands=[asked.demands[n] for n in rules],
+            definitions={
+                name: asked.definitions[name] for n in rules for name in [asked.demands[n].part.name]
+            },
         )
         for marks, rules in ((part.marks, part.rules), rest)
     )

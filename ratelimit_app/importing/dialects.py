@@ -69,7 +69,8 @@ class Dialect:
     def params(self, rows: Sequence[Row]) -> list[Any]:
         """Write rows as the parameters of `stage`."""
         adapt = self._connection.ops.adapt_datetimefield_value
-        return [json.dumps([(*row[:3], row[3] and str(adapt(row[3]))) for row in rows])]
+        said = [(*row[:3], row[3] and str(adapt(row[3]))) for row in rows]
+        return [json.dumps(said, ensure_ascii=False)]
 
     def placeholder(self, field: Field[Any, Any]) -> str:
         """Write the place of a value for a field. SQLite takes it as it is, and would cast a date to its year."""

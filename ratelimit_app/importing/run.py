@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from django.db import DatabaseError, router, transaction
 
-from ratelimit_app import publishing
+from ratelimit_app import publishing, snapshot_cache
 from ratelimit_app.core.calls import StoreUnavailable
 from ratelimit_app.core.feeds import PassedOver
 from ratelimit_app.importing.judging import Judge
@@ -140,8 +140,9 @@ class _Import:
             for done in publishing.publish_many(changed, using=self._alias):
                 self._progress(PUBLISH, done)
         except (StoreUnavailable, DatabaseError) as error:
+            snapshot_cache.unpublished()
             logger.error(  # noqa: TRY400 - what went wrong is known, where is of no interest
-                "ratelimit.publish_failed: imported, but not published; the periodic sync repairs it: %s",
+                "ratelimit.publish_failed: imported, and to be published when Redis answers: %s",
                 error,
             )
         else:

@@ -25,7 +25,9 @@ class Migration(migrations.Migration):
             field=models.GeneratedField(
                 db_persist=True,
                 expression=models.Case(
-                    models.When(source="promoted", then=models.F("policy_id")), default=models.Value(0)
+                    models.When(source="promoted", then=models.F("policy")),
+                    default=models.Value(0),
+                    output_field=models.BigIntegerField(null=True),
                 ),
                 output_field=models.BigIntegerField(null=True),
             ),

@@ -140,7 +140,11 @@ class BlacklistEntry(Entry):
     # What a row is unique by, beside its source: a policy promotes an identity once; nobody bans or imports it twice.
     # An index of some rows only would say it more plainly, but MySQL and MariaDB have none.
     holder = models.GeneratedField(
-        expression=Case(When(source="promoted", then=F("policy_id")), default=Value(0)),
+        expression=Case(
+            When(source="promoted", then=F("policy")),
+            default=Value(0),
+            output_field=models.BigIntegerField(null=True),
+        ),
         output_field=models.BigIntegerField(null=True),
         db_persist=True,
     )

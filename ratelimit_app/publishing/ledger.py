@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratelimit_app import snapshot_cache
 from ratelimit_app.conf import conf
-from ratelimit_app.core.calls import ScriptCall
+from ratelimit_app.core.calls import ScriptCall, StoreUnavailable
 from ratelimit_app.core.entries import is_exact
 from ratelimit_app.core.identity import value_of
 from ratelimit_app.store import health, notices
@@ -211,7 +212,8 @@ def claim(milliseconds: int) -> bool:
     """Whether this process is the one to publish what is missing, for so long. Raises StoreUnavailable."""
     with unavailable():
         is_ours = bool(client().set(f"{conf.keys.root}:publishing", 1, nx=True, px=milliseconds))
-    health.trust(conf.cache)
+    if is_ours:
+        health.trust(conf.cache)
     return is_ours
 
 
@@ -219,6 +221,12 @@ def release() -> None:
     """Let another process publish what is missing. Raises StoreUnavailable."""
     with unavailable():
         client().delete(f"{conf.keys.root}:publishing")
+
+
+def linger(milliseconds: int) -> None:
+    """Let nobody publish what is missing for a moment, after a try that has failed."""
+    with suppress(StoreUnavailable), unavailable():
+        client().pexpire(f"{conf.keys.root}:publishing", milliseconds)
 
 
 def now() -> float:

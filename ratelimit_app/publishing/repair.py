@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 CLAIM_MS = 5_000
-LONG_CLAIM_MS = 30_000  # a comparison of a million bans takes half of it
+LONG_CLAIM_MS = 15_000  # a comparison of a million bans takes about so long
+LINGERING_MS = 1_000
 ACCURACY = 0.1  # seconds, to which processes know the Redis clock
 PATIENCE = 1.0
 
@@ -176,19 +177,24 @@ def publish_missed(missed_at: float) -> bool:
     Publish what Redis may have missed until `missed_at`, the last instant of an outage (seconds by the Redis clock).
 
     Whether nothing is missing any more: then everything was compared since, here or in another process. Else it is to
-    be tried again. For a thread of its own, as `publish_missing`. Raises what the database raises.
+    be tried again. For a thread of its own, as `publish_missing`. Raises StoreUnavailable, and what the database raises.
     """
-    with _own_connections(), suppress(StoreUnavailable):
+    try:
         if _is_synced_since(missed_at):
             return True
-        if ledger.claim(LONG_CLAIM_MS):
-            try:
-                if not _is_synced_since(missed_at):
-                    sync()
-            finally:
-                ledger.release()
-            return True
-    return False
+        if not ledger.claim(LONG_CLAIM_MS):
+            return False
+    except StoreUnavailable:
+        return False  # it cost nothing, and may be over at any moment
+    try:
+        with _own_connections():
+            if not _is_synced_since(missed_at):
+                sync()
+    except (StoreUnavailable, DatabaseError):
+        ledger.linger(LINGERING_MS)  # no other process begins the same at once
+        raise
+    ledger.release()
+    return True
 
 
 def _is_synced_since(instant: float) -> bool:
