@@ -85,8 +85,9 @@ class Tunnel:
             # A client without a certificate fails alone, and so does what ends the listening.
             with suppress(OSError):
                 outside, _ = self._listener.accept()
+                self._open.append(outside)
                 inside = socket.create_connection(("127.0.0.1", self._port))
-                self._open += [outside, inside]
+                self._open.append(inside)
                 for source, sink in ((outside, inside), (inside, outside)):
                     threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
@@ -98,12 +99,17 @@ class Tunnel:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Hang up."""
-        for one in [self._listener, *self._open]:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        """Hang up, once nobody comes any more: who came in the midst would stay."""
+        _end(self._listener)
         self._thread.join()
+        for one in self._open:
+            _end(one)
+
+
+def _end(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
 
 
 class Papers(NamedTuple):
