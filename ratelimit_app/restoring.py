@@ -45,8 +45,8 @@ class Restorer:
 
     @property
     def is_owing(self) -> bool:
-        """Whether Redis may lack something."""
-        return self._missed_at is not None
+        """Whether Redis may lack something that `on_return` can bring there."""
+        return self._missed_at is not None and self.on_return is not None
 
     def note(self) -> None:
         """Note that Redis was not there until now, so that anybody may have failed to publish."""
